@@ -4,8 +4,8 @@ In: a `gateway` package that passes mypy --strict. Out: an extension module besi
 Python takes before the source, and one library that they share. Always: the sources are the reference; nothing needs to
 be compiled; without the extension modules (`--remove`) everything runs as written.
 
-A class that inherits from asyncio's protocols cannot be compiled, nor a base of a class that is not: wire.py,
-connection.py, upstream.py, journal.py and metrics.py are not here.
+A class that inherits from asyncio's protocols cannot be compiled, nor a base of a class that is not: those of
+connections, access_log.py and metrics.py are not here.
 Run it with the Python that will run the gateway: `python deploy/compile.py [--remove] [FOLDER]`. It needs a C compiler
 and the extra `compile`. FOLDER has `gateway` in it; it is this repository unless given.
 """
@@ -19,7 +19,7 @@ from typing import Final
 
 LIBRARY: Final = "taskgate"
 MODULES: Final = (
-    *("mcp/sse", "operate/recent", "proxy", "interceptor"),
+    *("mcp/sse", "operate/recent_failures", "proxy", "interceptor"),
     *(f"http/{name}" for name in ("chunks", "cors", "fields", "requests", "responses")),
     *(f"transport/{name}" for name in ("body", "memory", "read_scheduler")),
     *(

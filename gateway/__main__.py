@@ -113,9 +113,9 @@ def _main() -> None:
     if sys.argv[1:2] == ["stdio"]:
         _stdio(sys.argv[2:])
     if sys.argv[1:2] in (["try"], ["tasks"]):
-        from gateway.client import flags  # its HTTP client is no part of the gateway
+        from gateway.client import command_line  # its HTTP client is no part of the gateway
 
-        run = flags.run_try if sys.argv[1] == "try" else flags.run_tasks
+        run = command_line.run_try if sys.argv[1] == "try" else command_line.run_tasks
         raise SystemExit(run(sys.argv[2:]))
     from gateway import config  # not before the server of stdio has been started
 
@@ -232,8 +232,8 @@ def _stdio(arguments: list[str]) -> NoReturn:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration of log, index, limits and traces")
     parser.add_argument("--admin", metavar="HOST:PORT", help="where /metrics and health are; without it, nowhere")
-    flags, command = _split(arguments)
-    given = parser.parse_args(flags)
+    command_line, command = _split(arguments)
+    given = parser.parse_args(command_line)
     if not command:
         parser.error("the command that starts the server is needed, behind --")
     from gateway.stdio import child

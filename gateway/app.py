@@ -21,7 +21,7 @@ from gateway.downstream import host_check
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener, are_exhausted, connections_kept
 from gateway.downstream.tls_handshakes import TlsServer
-from gateway.operate import admin, logs, page
+from gateway.operate import admin_listener, logs, page
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.owners.seen_ids import IDLE_S
@@ -30,9 +30,9 @@ from gateway.relay import routes
 from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
 from gateway.transport import tls
+from gateway.transport.base_connection import Links
 from gateway.transport.log_limit import LogLimit
 from gateway.transport.memory import Buffers
-from gateway.transport.wire import Links
 from gateway.upstream.pools import Pools
 
 if TYPE_CHECKING:
@@ -141,11 +141,11 @@ class App:
             self._tls = tls.listener_context(config.tls) if config.tls is not None else None
             self._server = await self._listen(config)
         except OSError as error:
-            raise StartError(admin.why_not("listen", config.listen, error)) from None
+            raise StartError(admin_listener.why_not("listen", config.listen, error)) from None
         if not config.listen.path:
             self._listens_at = Address(config.listen.host, self._server.sockets[0].getsockname()[1])
         if config.admin is not None:
-            self._admin = await admin.serve(
+            self._admin = await admin_listener.serve(
                 "admin.listen", config.admin.listen, self._metrics, lambda: self._config, self._facts
             )
         self._sweeper = asyncio.create_task(self._sweep())
@@ -162,7 +162,7 @@ class App:
         """The listener of clients. Raises OSError."""
         listen, protocol, loop, plain = config.listen, self._listener.connection, self._loop, self._tls is None
         if listen.path:
-            admin.check_unused(listen.path)
+            admin_listener.check_unused(listen.path)
             server = await loop.create_unix_server(protocol, listen.path, backlog=_BACKLOG, start_serving=plain)
         elif listen.host == "::":
             both = socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)

@@ -38,8 +38,8 @@ from gateway.relay.caller import HttpCaller, HttpReply
 from gateway.relay.pump import relay
 from gateway.tasks.guards import Guards
 from gateway.tasks.sessions import Sessions
+from gateway.transport.base_connection import Links
 from gateway.transport.memory import SMALL_BYTES_MAX
-from gateway.transport.wire import Links
 from gateway.upstream.pool import Pool
 
 if TYPE_CHECKING:

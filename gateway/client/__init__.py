@@ -2,13 +2,13 @@
 
 Nothing that serves imports this room. It may know the rest of the gateway.
 
-flags    the two command lines
-runs     how a command ends
-link     the client: requests, answers, sessions, and the words for what fails
-mistake  what went wrong where a session could not be opened
-bridge   a command behind a bridge; a gateway in front of any server
-facts    what lists and costs say, and the verdict
-probe    `try`: what is asked, in which order
-listing  `tasks`: the list, once or again and again
-text     tasks as a table for a terminal
+command_line    the two command lines
+exit_status     how a command ends
+mcp_client      the client: requests, answers, sessions, and the words for what fails
+diagnosis       what went wrong where a session could not be opened
+stdio_bridge    a command behind a bridge; a gateway in front of any server
+verdict         what lists and costs say, and the verdict
+try_command     `try`: what is asked, in which order
+tasks_command   `tasks`: the list, once or again and again
+table           tasks as a table for a terminal
 """

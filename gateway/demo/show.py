@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from gateway import config
 from gateway.app import App
-from gateway.client import text
-from gateway.client.link import Client, Target
-from gateway.client.runs import signalled
+from gateway.client import table
+from gateway.client.exit_status import signalled
+from gateway.client.mcp_client import Client, Target
 from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, LegacyTask, timestamp
 
 CHANGE_EVERY_S: Final = 2.0
@@ -104,7 +104,7 @@ async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> b
     )
     print(_request(session, indent="  "))
     print(f"\nThe answer has {len(first.tasks)} tasks, the latest change first:\n")
-    for line in text.table(first.tasks, _COLUMNS):
+    for line in table.table(first.tasks, _COLUMNS):
         print(line)
     print("\nWhat it costs to know:\n")
     print(_COST.format("", "requests", "bytes", "requests"))

@@ -19,8 +19,8 @@ from gateway.errors import without_frames
 from gateway.http import requests
 from gateway.http.fields import Headers
 from gateway.http.head_cache import ConnectionHeads, HeadCache
+from gateway.transport.base_connection import ClientWire, Wire
 from gateway.transport.memory import Buffers, Reservation
-from gateway.transport.wire import ClientWire, Wire
 
 log = logging.getLogger("taskgate.listener")
 

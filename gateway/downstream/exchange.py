@@ -8,8 +8,8 @@ from gateway.downstream.response import ClientResponse
 from gateway.http.fields import Headers
 from gateway.http.requests import Head
 from gateway.mcp import jsonrpc
+from gateway.transport.base_connection import ClientWire
 from gateway.transport.memory import SMALL_BYTES_MAX
-from gateway.transport.wire import ClientWire
 
 _ERROR: Final = b'"error"'
 

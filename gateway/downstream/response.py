@@ -15,8 +15,8 @@ from gateway.http import requests
 from gateway.http.fields import DIGESTS, Headers
 from gateway.http.responses import Framing
 from gateway.mcp import jsonrpc
+from gateway.transport.base_connection import ClientWire
 from gateway.transport.body import NO_TRAILERS, chunk, last_chunk
-from gateway.transport.wire import ClientWire
 
 
 class ClientResponse:

@@ -28,7 +28,7 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
 from gateway.mcp.observe import tool_of
 from gateway.operate.metrics import EndedRequest, Metrics, coded, named
-from gateway.operate.recent import Reason
+from gateway.operate.recent_failures import Reason
 from gateway.tasks.lifecycles import digest_of
 from gateway.transport.log_limit import LogLimit
 

@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway.errors import GatewayError
-from gateway.operate.recent import Recent
+from gateway.operate.recent_failures import Recent
+from gateway.tasks.interfaces import EndedQuery
 from gateway.tasks.lifecycles import Lives
-from gateway.tasks.ports import EndedQuery
 
 VERSION: Final = version("taskgate")
 
@@ -81,7 +81,7 @@ class EndedRequest(Struct):
 
 
 class Metrics:
-    """All metrics of one gateway, in a registry of their own. `tasks/ports.py` says what it counts of queries."""
+    """All metrics of one gateway, in a registry of their own. `tasks/interfaces.py` says what it counts of queries."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

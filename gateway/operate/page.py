@@ -18,7 +18,7 @@ from gateway.config import GuardLimits
 from gateway.errors import shown as short
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
-from gateway.operate.recent import Reason
+from gateway.operate.recent_failures import Reason
 from gateway.operate.task_metrics import SeenTasks
 from gateway.transport.tls import Validity, span
 

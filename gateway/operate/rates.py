@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gateway.operate.metrics import SECONDS, Metrics
-from gateway.operate.recent import Reason
+from gateway.operate.recent_failures import Reason
 
 SLOT_S: Final = 5.0
 SLOTS: Final = (12, 60)  # of 1 and 5 minutes

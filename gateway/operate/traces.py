@@ -35,7 +35,7 @@ from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import CLIENT_LEFT, AccessLog, why
 from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
 from gateway.relay.caller import HttpCaller
-from gateway.tasks.ports import EndedQuery
+from gateway.tasks.interfaces import EndedQuery
 from gateway.transport.log_limit import LogLimit
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another

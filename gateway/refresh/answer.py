@@ -23,7 +23,7 @@ from gateway.query.cursor import Position
 from gateway.query.values import string
 from gateway.refresh.planner import Answer, Planner
 from gateway.tasks.in_flight import Waiter
-from gateway.tasks.ports import Caller, Counts, EndedQuery, Reply
+from gateway.tasks.interfaces import Caller, Counts, EndedQuery, Reply
 from gateway.tasks.sessions import Session, Sessions
 
 log = logging.getLogger("taskgate.answer")

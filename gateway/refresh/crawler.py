@@ -18,7 +18,7 @@ from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, Upst
 from gateway.mcp import jsonrpc, observe, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
-from gateway.tasks.ports import Caller, Counts
+from gateway.tasks.interfaces import Caller, Counts
 
 _RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
 _CURSOR_CHARS_MAX: Final = 64 * 1024  # of the upstream's; four times the longest task id, which some have in them

@@ -18,8 +18,8 @@ from gateway.refresh.freshness import ACCESS_CHECK, Ages, Need, Plan
 from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
 from gateway.tasks.in_flight import InFlight, Waiter, together
 from gateway.tasks.interception import PLAIN
+from gateway.tasks.interfaces import Caller, Counts
 from gateway.tasks.page_cache import QueryPage
-from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
 _ROUNDS_MAX: Final = 100  # of planning for one query; each round learns something

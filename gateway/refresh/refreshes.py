@@ -19,8 +19,8 @@ from gateway.refresh.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.refresh.freshness import Ages
 from gateway.tasks.in_flight import InFlight, together
 from gateway.tasks.interception import Access
+from gateway.tasks.interfaces import Counts
 from gateway.tasks.lifecycles import Lives
-from gateway.tasks.ports import Counts
 from gateway.tasks.record import Listing, ListingOrder
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 

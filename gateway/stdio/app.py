@@ -170,7 +170,7 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
 async def _show(
     wrapped: StdioApp, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address
 ) -> int:
-    from gateway.operate import admin, page
+    from gateway.operate import admin_listener, page
 
     began_at = time()
     metrics.gauges(wrapped.gauges)
@@ -179,7 +179,7 @@ async def _show(
         server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": began_at, "why": ""}
         return page.Facts(wrapped.gauges(), [server])
 
-    runner = await admin.serve("--admin", address, metrics, lambda: Config(upstreams=()), facts)
+    runner = await admin_listener.serve("--admin", address, metrics, lambda: Config(upstreams=()), facts)
     try:
         return await wrapped.run(ended)
     finally:

@@ -1,4 +1,4 @@
-"""stdio: the caller, channel and reply that `tasks/` needs (tasks/ports.py), over a server's standard streams.
+"""stdio: the caller, channel and reply that `tasks/` needs (tasks/interfaces.py), over a server's standard streams.
 
 In: lines. Out: the same lines, and between them the gateway's own. Always: no line stands inside another; the response
 to a request of the gateway's own stays here, and nothing else does (DESIGN 11.2, 11.3).
@@ -166,7 +166,7 @@ class StdioCaller:
 
 
 class StdioReply:
-    """The way back of one answer of the gateway's own (`tasks/ports.py`). `reservation` holds its request too."""
+    """The way back of one answer of the gateway's own (`tasks/interfaces.py`). `reservation` holds its request too."""
 
     def __init__(self, outlet: Outlet, reservation: Reservation, request_bytes: int) -> None:
         self._outlet = outlet

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from gateway.store.connection import Command, errors
-from gateway.tasks.ports import Read
+from gateway.tasks.interfaces import Read
 
 READ_AT_ONCE: Final = 2000  # entries
 _BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half

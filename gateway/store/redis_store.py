@@ -11,11 +11,11 @@ from gateway import config
 from gateway.identity import Key
 from gateway.store.batch import Ending
 from gateway.store.pipeline import Pipeline, StoreState
-from gateway.tasks.ports import Read
+from gateway.tasks.interfaces import Read
 
 
 class RedisStore(Pipeline):
-    """A store in Redis, as `tasks/ports.py` describes one."""
+    """A store in Redis, as `tasks/interfaces.py` describes one."""
 
     @property
     def is_up(self) -> bool:

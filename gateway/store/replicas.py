@@ -36,7 +36,7 @@ from gateway.owners.seen_ids import Owners
 from gateway.store import replica_updates
 from gateway.store.replica_updates import ReplicaUpdate
 from gateway.store.shared_owners import SharedOwn
-from gateway.tasks.ports import SharedStore
+from gateway.tasks.interfaces import SharedStore
 from gateway.tasks.record import Mark
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CAPABILITIES_MAX, CapabilityCache, Session, Sessions
 

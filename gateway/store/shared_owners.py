@@ -23,7 +23,7 @@ from gateway.owners.seen_ids import IDLE_S, OwnerKey
 from gateway.owners.task_owners import OwnTasks
 from gateway.store import replica_updates
 from gateway.tasks.in_flight import begun
-from gateway.tasks.ports import SharedStore
+from gateway.tasks.interfaces import SharedStore
 
 _HEARD_MAX: Final = 20_000  # owners
 _USED_MAX: Final = 100_000  # keys

@@ -9,5 +9,5 @@ interception   what an exchange tells of tasks, and the edit of `initialize`
 lifecycles     the lives of all tasks that were seen, for metrics
 in_flight      what is being asked of the server, and the queries that wait for it
 guards         limits on what clients may ask of tasks, off unless configured
-ports          what it needs of its surroundings: the caller, the ways to the server and back, counts, the store
+interfaces     what it needs of its surroundings: the caller, the ways to the server and back, counts, the store
 """

@@ -13,7 +13,7 @@ from collections.abc import Container
 from typing import Final
 
 from gateway.http.fields import Headers
-from gateway.transport.wire import Wire
+from gateway.transport.base_connection import Wire
 
 HELD_BYTES_MAX: Final = 256 * 1024
 UNCOUNTED_BYTES_MAX: Final = 4 * 1024  # of a body: most messages are read at once, and counting has a cost

@@ -4,7 +4,7 @@ pools            the pools of all upstreams, through reloads; probes of what is 
 pool             the connections to one upstream, and the exchanges on them
 connection       one of them: the request out, the response in
 dial             a new connection: addresses in turn, Unix sockets, TLS
-state            the state of an upstream: not asked yet, up or down
+health           the state of an upstream: not asked yet, up or down
 own_requests     requests of the gateway's own
 identity_drift   sessions in which each request is another caller
 """

@@ -16,10 +16,10 @@ from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTim
 from gateway.http.fields import EVENT_STREAM, Headers
 from gateway.http.head_cache import ConnectionHeads, HeadCache
 from gateway.http.responses import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
+from gateway.transport.base_connection import Wire
 from gateway.transport.body import NO_TRAILERS, Body
 from gateway.transport.memory import Buffers, Reservation
-from gateway.transport.wire import Wire
-from gateway.upstream.state import UpstreamHealth
+from gateway.upstream.health import UpstreamHealth
 
 log = logging.getLogger("taskgate.upstream")
 
@@ -304,6 +304,6 @@ def is_inside(connection: UpstreamConnection) -> bool:
 
 
 def _why_lost(exc: Exception | None, stall_timeout_s: float, how: str) -> GatewayError:
-    if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
+    if isinstance(exc, TimeoutError):  # the kernel's word (base_connection.py)
         return UpstreamTimeout(f"the upstream took nothing for {stall_timeout_s:g} s")
     return UpstreamBroken(f"the upstream closed the connection{how}{f': {exc}' if exc and not how else ''}")

@@ -19,13 +19,13 @@ from gateway.errors import Overloaded, UpstreamBroken, UpstreamTimeout, Upstream
 from gateway.http.cors import Cors
 from gateway.http.head_cache import HeadCache
 from gateway.http.responses import ResponseHead
+from gateway.transport.base_connection import Links
 from gateway.transport.memory import Buffers, Capacity
 from gateway.transport.tls import unreachable
-from gateway.transport.wire import Links
 from gateway.upstream.connection import Requestor, Response, UpstreamConnection, is_inside
 from gateway.upstream.dial import Dialer
+from gateway.upstream.health import UP, UpstreamHealth
 from gateway.upstream.identity_drift import IdentityDrift
-from gateway.upstream.state import UP, UpstreamHealth
 
 log = logging.getLogger("taskgate.upstream")
 

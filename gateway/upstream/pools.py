@@ -1,7 +1,7 @@
 """The pools of all upstreams: made anew by each configuration, and kept until their requests have ended. Their probes.
 
 In: configurations, one after the other. Out: the pool of each upstream, and gauges; what each probe shows, told to the
-state of the upstream (state.py). Always: requests go on through a reload. What is known of an upstream outlives it,
+state of the upstream (health.py). Always: requests go on through a reload. What is known of an upstream outlives it,
 unless the upstream is another, or has another caller's key. An upstream has one probe at a time, with a time limit.
 """
 
@@ -18,11 +18,11 @@ from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.cors import Cors
 from gateway.http.head_cache import HeadCache
 from gateway.http.responses import ResponseHead
+from gateway.transport.base_connection import Links
 from gateway.transport.memory import Buffers
-from gateway.transport.wire import Links
+from gateway.upstream.health import UpstreamHealth, UpstreamState
 from gateway.upstream.identity_drift import IdentityDrift
 from gateway.upstream.pool import Pool
-from gateway.upstream.state import UpstreamHealth, UpstreamState
 
 _FIRST_PROBE_S: Final = 1.0  # after it went down
 _NEXT_PROBE_S: Final = 10.0  # after each probe that finds it down

@@ -13,8 +13,8 @@ from gateway.config import Config
 from gateway.downstream.exchange import Exchange
 from gateway.http import requests
 from gateway.http.fields import Headers
+from gateway.transport.base_connection import ClientWire
 from gateway.transport.memory import Buffers
-from gateway.transport.wire import ClientWire
 from tests.bench import child
 
 _STALL_S: Final = 60.0

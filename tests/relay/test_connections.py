@@ -9,9 +9,9 @@ import pytest
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
 from gateway.http.head_cache import HeadCache
+from gateway.transport.base_connection import Links
 from gateway.transport.body import HELD_BYTES_MAX
 from gateway.transport.memory import Buffers
-from gateway.transport.wire import Links
 from gateway.upstream.pool import Pool
 from tests.launch import Gateways, listening, port_of
 from tests.peer import WAIT_S, Client, Peer, kernel_bytes_max

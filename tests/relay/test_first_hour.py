@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from gateway.config import Address
-from gateway.operate.admin import why_not
+from gateway.operate.admin_listener import why_not
 from tests.certificates import signed
 from tests.forked import ran
 from tests.launch import COMMAND, ROOT, Gateways, Json, held_port, logged, port_of

@@ -10,8 +10,8 @@ import pytest
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
 from gateway.http.head_cache import HeadCache
+from gateway.transport.base_connection import Links
 from gateway.transport.memory import Buffers
-from gateway.transport.wire import Links
 from gateway.upstream.pool import Pool
 from gateway.upstream.pools import watch
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, logged, port_of, settings

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 import uvloop
 
+from gateway.transport.base_connection import Wire
 from gateway.transport.memory import Buffers
-from gateway.transport.wire import Wire
 
 CONNECTIONS: Final = 40
 SENT_BYTES: Final = 1 << 20  # by each at most: what its socket takes

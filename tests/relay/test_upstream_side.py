@@ -17,8 +17,8 @@ from gateway.http.head_cache import HeadCache
 from gateway.http.responses import authenticates_connection
 from gateway.operate.metrics import Metrics
 from gateway.relay.pump import relay, request_head
+from gateway.transport.base_connection import Links
 from gateway.transport.memory import Buffers
-from gateway.transport.wire import Links
 from gateway.upstream.connection import Response
 from gateway.upstream.pool import Pool
 from tests.launch import Gateways, eventually, listening, logged, port_of

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.transport.base_connection import Wire
 from gateway.transport.body import Body, BodyState, Dropped
 from gateway.transport.memory import Buffers
-from gateway.transport.wire import Wire
 from tests.states import Watch, changes, table, watched
 
 LEFT: Final = ConnectionError("its sender has left")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.client import flags
+from gateway.client import command_line
 from gateway.mcp import capabilities, task
 from gateway.mcp.task import Task
 from gateway.query import criteria, cursor
@@ -262,7 +262,7 @@ def test_it_is_a_flag_of_taskgate_tasks(capsys: pytest.CaptureFixture[str]) -> N
         ),
     ):
         with pytest.raises(SystemExit):
-            flags.run_tasks(arguments)
+            command_line.run_tasks(arguments)
         assert said in "".join(capsys.readouterr())
 
 

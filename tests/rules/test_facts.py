@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client import facts
-from gateway.client.facts import ByHand
+from gateway.client import verdict
+from gateway.client.verdict import ByHand
 
 JSON = st.recursive(
     st.none()
@@ -43,16 +43,16 @@ def test_any_list_has_facts_and_each_fact_has_words(
         "tasks": can,
         "by_hand": first.fact(),
         "statuses": second.statuses,
-        "order": facts.order(first, second),
-        "instants_move": facts.instants_move(first, second),
-        "change": facts.has_changed(first, second),
-        "others_see": facts.seen_by_others(first, two),
-        "get_agrees": all(facts.agree(task, task, False) for task in facts.samples(second)),
+        "order": verdict.order(first, second),
+        "instants_move": verdict.instants_move(first, second),
+        "change": verdict.has_changed(first, second),
+        "others_see": verdict.seen_by_others(first, two),
+        "get_agrees": all(verdict.agree(task, task, False) for task in verdict.samples(second)),
     }
     for name, value in known.items():
-        assert facts.WORDS[name][1](value)
-    assert facts.verdict({**known, "lists": True, "filters": None})[1].endswith(".")
-    assert not facts.has_changed(first, first)
+        assert verdict.WORDS[name][1](value)
+    assert verdict.verdict({**known, "lists": True, "filters": None})[1].endswith(".")
+    assert not verdict.has_changed(first, first)
 
 
 @given(st.permutations(range(8)))
@@ -60,11 +60,11 @@ def test_the_order_is_that_of_the_instants(numbers: list[int]) -> None:
     tasks = made(8)
     shown = [tasks[n] for n in numbers]
     expected = {tuple(range(8)): "oldest first", tuple(range(7, -1, -1)): "newest first"}.get(tuple(numbers))
-    said = facts.order(read(shown), read(shown))
+    said = verdict.order(read(shown), read(shown))
     ids = [task["taskId"] for task in shown]
     assert said == (expected or ("by id" if ids == sorted(ids) else "none to be seen"))
     turned = [*shown[1:], shown[0]]
-    assert facts.order(read(shown), read(turned)) == "another at each reading"
+    assert verdict.order(read(shown), read(turned)) == "another at each reading"
 
 
 def test_timestamps_that_move_are_no_change_and_a_change_is_no_moving() -> None:
@@ -72,14 +72,14 @@ def test_timestamps_that_move_are_no_change_and_a_change_is_no_moving() -> None:
     moved = [{**task, "createdAt": "2026-02-01T00:00:00Z"} for task in before]
     worked = [{**before[0], "status": "completed", "lastUpdatedAt": "2026-02-01T00:00:00Z"}, *before[1:]]
     for after, moves, changes in ((moved, True, False), (worked, False, True), (before, False, False)):
-        assert facts.instants_move(read(before), read(after)) == moves
-        assert facts.has_changed(read(before), read(after)) == changes
-    assert not facts.agree(before[0], moved[0], False) and facts.agree(before[0], moved[0], True)
-    assert facts.agree({**before[0], "ttl": None}, {**before[0], "_meta": {}}, False)
+        assert verdict.instants_move(read(before), read(after)) == moves
+        assert verdict.has_changed(read(before), read(after)) == changes
+    assert not verdict.agree(before[0], moved[0], False) and verdict.agree(before[0], moved[0], True)
+    assert verdict.agree({**before[0], "ttl": None}, {**before[0], "_meta": {}}, False)
 
 
 def test_a_list_of_one_page_is_always_told_so() -> None:
     base: dict[str, Any] = {"tasks": {}, "lists": True, "filters": None, "first": {}, "later": {"asked": 1}}
     for count in (1, 9, 50, 70, 100):
-        for extra in ({}, {"may_be_cut": count in facts.CUTS}, {"created": {"got": True, "listed": False}}):
-            assert "one page" in facts.verdict({**base, "by_hand": read(made(count % 60), 200).fact(), **extra})[1]
+        for extra in ({}, {"may_be_cut": count in verdict.CUTS}, {"created": {"got": True, "listed": False}}):
+            assert "one page" in verdict.verdict({**base, "by_hand": read(made(count % 60), 200).fact(), **extra})[1]

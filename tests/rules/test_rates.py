@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.operate.metrics import SECONDS, EndedRequest, Metrics
 from gateway.operate.rates import SLOT_S, Rates
-from gateway.operate.recent import Reason
+from gateway.operate.recent_failures import Reason
 
 NAMES = ("a", "b", "")
 EVENT = st.tuples(

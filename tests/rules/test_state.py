@@ -1,4 +1,4 @@
-"""The state of an upstream: the table in the head of `upstream/state.py` is what the code does; what else it says."""
+"""The state of an upstream: the table in the head of `upstream/health.py` is what the code does; what else it says."""
 
 import logging
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from gateway.upstream import state as states
-from gateway.upstream.state import UpstreamHealth, UpstreamState
+from gateway.upstream import health as states
+from gateway.upstream.health import UpstreamHealth, UpstreamState
 from tests.states import table
 
 Event = Callable[[UpstreamHealth], None]

@@ -32,7 +32,11 @@ _OURS: Final = "gateway."
 # a few values; hashes of the callers of 200 sessions (DESIGN 7.11).
 _STAYS: Final = (
     *("gateway.mcp.capabilities.Server", "gateway.identity.Key", "gateway.operate.metrics._Durations"),
-    *("gateway.operate.rates._Sample", "gateway.operate.recent.Failures", "gateway.operate.recent.Reason"),
+    *(
+        "gateway.operate.rates._Sample",
+        "gateway.operate.recent_failures.Failures",
+        "gateway.operate.recent_failures.Reason",
+    ),
     "gateway.upstream.identity_drift._Seen",
 )
 

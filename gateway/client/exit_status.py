@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from gateway.client.link import NotAnswered
-from gateway.client.text import fitted
+from gateway.client.mcp_client import NotAnswered
+from gateway.client.table import fitted
 from gateway.config import ConfigError, Log, StartError
 from gateway.errors import shown
 from gateway.operate import logs

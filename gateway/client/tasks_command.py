@@ -8,12 +8,12 @@ from argparse import Namespace
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from gateway.client import text
-from gateway.client.bridge import behind_gateway
-from gateway.client.facts import SESSION_ID
-from gateway.client.link import REVISION, Client, NotAnswered, Target, TaskPage, object_of
-from gateway.client.mistake import opened
-from gateway.client.text import TaskFields
+from gateway.client import table
+from gateway.client.diagnosis import opened
+from gateway.client.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of
+from gateway.client.stdio_bridge import behind_gateway
+from gateway.client.table import TaskFields
+from gateway.client.verdict import SESSION_ID
 from gateway.config import IndexLimits
 
 WATCH_S: Final = 2.0
@@ -73,11 +73,11 @@ def _print(
         for task in tasks:
             print(json.dumps(task))
         return
-    columns = text.columns_of(sys.stdout)
+    columns = table.columns_of(sys.stdout)
     if tasks:
-        lines = [*text.table(tasks, columns, _changes(tasks, before))]
+        lines = [*table.table(tasks, columns, _changes(tasks, before))]
     else:
-        lines = text.fitted(f"No such tasks.{hint}", sys.stdout).split("\n")
+        lines = table.fitted(f"No such tasks.{hint}", sys.stdout).split("\n")
     if total is not None and total > len(tasks):
         lines += ["", f"{len(tasks):,} of {total:,} tasks; --all shows them all"]
     if not form.watch or columns is None:

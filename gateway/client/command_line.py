@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from gateway import config
 from gateway.arguments import Flags
-from gateway.client import facts, listing
-from gateway.client.bridge import started
-from gateway.client.link import NotAnswered, Target, value_of
-from gateway.client.probe import Probe
-from gateway.client.runs import INTERRUPTED, signalled
-from gateway.client.text import columns_of, fitted, shown, table
+from gateway.client import tasks_command, verdict
+from gateway.client.exit_status import INTERRUPTED, signalled
+from gateway.client.mcp_client import NotAnswered, Target, value_of
+from gateway.client.stdio_bridge import started
+from gateway.client.table import columns_of, fitted, shown, table
+from gateway.client.try_command import Probe
 from gateway.errors import printable
 from gateway.query.criteria import CRITERIA, Criterion
 from gateway.query.values import INSTANT, NotAllowed
@@ -34,7 +34,9 @@ _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xf
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _LINE: Final = "  {:<11} {}"
-_BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER}: status={','.join(facts.UNFINISHED)}"
+_BY_HEADER: Final = (
+    f"A client that can only set a header sets this one: {FILTER}: status={','.join(verdict.UNFINISHED)}"
+)
 
 
 def _parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
@@ -130,7 +132,7 @@ async def _trial(given: argparse.Namespace, command: list[str]) -> int:
     columns, lines = None if given.json else columns_of(sys.stderr), list[str]()
 
     def told(name: str, value: Any) -> None:
-        head, words = facts.WORDS[name]
+        head, words = verdict.WORDS[name]
         lines.append(shown(_LINE.format(head, words(value))))
         counted(lines[-1])
 
@@ -152,7 +154,7 @@ async def _trial(given: argparse.Namespace, command: list[str]) -> int:
             print("".join(f"{line}\n" for line in lines if not given.json), end="")
             raise
         counted("")
-        helps, words = facts.verdict(probe.learned)
+        helps, words = verdict.verdict(probe.learned)
         if stopped:
             probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
         if given.json:
@@ -186,7 +188,7 @@ def run_tasks(arguments: Sequence[str]) -> int:
 
     async def shows() -> int:
         async with _server(given, command) as target:
-            await listing.show(target, criteria, given)
+            await tasks_command.show(target, criteria, given)
             return 0
 
     return signalled("tasks", shows())

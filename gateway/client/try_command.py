@@ -6,16 +6,16 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from gateway.app import App
-from gateway.client import facts
-from gateway.client.bridge import behind_gateway
-from gateway.client.facts import ByHand, ServerFacts
-from gateway.client.link import Client, NotAnswered, Target, object_of
-from gateway.client.mistake import opened
-from gateway.client.text import TaskFields
+from gateway.client import verdict
+from gateway.client.diagnosis import opened
+from gateway.client.mcp_client import Client, NotAnswered, Target, object_of
+from gateway.client.stdio_bridge import behind_gateway
+from gateway.client.table import TaskFields
+from gateway.client.verdict import ByHand, ServerFacts
 from gateway.config import IndexLimits
 from gateway.http.addresses import misplaced
 
-CRITERIA: Final = {"status": list(facts.UNFINISHED)}
+CRITERIA: Final = {"status": list(verdict.UNFINISHED)}
 
 
 class Probe:
@@ -76,7 +76,7 @@ class Probe:
         self.learned["filters"] = None
         if "filter" in object_of(declared):
             self._learn("filters", "declared")
-        words = facts.OPENED if client.session_id else "none: the server gives no session id"
+        words = verdict.OPENED if client.session_id else "none: the server gives no session id"
         words = "one process is one session" if self._target.command else words
         self._learn("session", "yours, left as it is" if session_id else words)
 
@@ -109,7 +109,7 @@ class Probe:
 
     async def _compare(self, client: Client, first: ByHand, second: ByHand, made: str | None) -> None:
         """What two readings, one before and one after the filtered lists, say together."""
-        changed = facts.has_changed(first, second)
+        changed = verdict.has_changed(first, second)
         if made is not None:
             got = True
             try:
@@ -121,10 +121,10 @@ class Probe:
         if changed:
             self._learn("by_hand_later", second.fact())
             self._learn("statuses", second.statuses)
-        self._learn("order", facts.order(first, second))
-        self._learn("may_be_cut", len(second.pages) == 1 and second.pages[0] in facts.CUTS)
-        self._learn("instants_move", facts.instants_move(first, second))
-        found = [await self._agrees(client, task) for task in facts.samples(second)]
+        self._learn("order", verdict.order(first, second))
+        self._learn("may_be_cut", len(second.pages) == 1 and second.pages[0] in verdict.CUTS)
+        self._learn("instants_move", verdict.instants_move(first, second))
+        found = [await self._agrees(client, task) for task in verdict.samples(second)]
         self._learn("get_agrees", all(found) if found else None)
         await self._filters(client, second)
         same = not changed and made is None
@@ -135,7 +135,7 @@ class Probe:
             got = await client.ask("tasks/get", {"taskId": task.get("taskId")})
         except NotAnswered:
             return False
-        return facts.agree(task, got, bool(self.learned["instants_move"]))
+        return verdict.agree(task, got, bool(self.learned["instants_move"]))
 
     async def _filters(self, client: Client, listing: ByHand) -> None:
         """Whether the server filters by status without saying so: only a list of several statuses shows it."""
@@ -154,5 +154,5 @@ class Probe:
             if client is fresh:
                 await another.initialize()
             page = await (another if client is fresh else fresh).page({})
-            seen = facts.seen_by_others(listing, page.tasks)
+            seen = verdict.seen_by_others(listing, page.tasks)
         self._learn("others_see", seen)
