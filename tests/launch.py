@@ -181,12 +181,6 @@ def run(*arguments: str, text: str | None = None, **environment: str) -> "subpro
     )
 
 
-def run_bytes(*arguments: str, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        [*COMMAND, *arguments], input=data, capture_output=True, timeout=RUN_S, cwd=ROOT, start_new_session=True
-    )
-
-
 @contextmanager
 def piped(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "Iterator[subprocess.Popen[bytes]]":
     """A process with pipes, in a session of its own; killed in the end if it still runs."""

@@ -4,8 +4,7 @@ In: connections. Out: their exchanges, to `handle`. Always: connections beyond `
 for which the system has no file descriptors; a drain waits for answers and for their readers, never for the end of a
 stream.
 
-aiohttp's server is not used (DESIGN 10): 3.14.5 makes a chunked request's last trailer a field of the next request, and
-its tasks, futures and readers for each request cost two thirds more CPU time (docs/performance.md).
+aiohttp's server is not used (DESIGN 10): 3.14.5 makes a chunked request's last trailer a field of the next request.
 """
 
 import asyncio

@@ -16,7 +16,7 @@ from typing import Final
 
 import uvloop
 
-from tests.bench import costs, crawl, fleet, guard, hostile, index, page, peers, proc, relay, stdio, streams
+from tests.bench import costs, crawl, fleet, guard, hostile, index, peers, proc, relay, stdio, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
 from tests.bench.python import built
@@ -29,7 +29,6 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "streams": streams.run,
     "hostile": hostile.run,
     "stdio": stdio.run,
-    "page": page.run,
     "fleet": fleet.run,
     "guard": guard.run,
     "costs": costs.run,
@@ -47,7 +46,6 @@ sections (all but fleet, guard, costs and peers, if none is named):
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
   stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
-  page     what the open page for operators costs the gateway at 10,000 queries a minute (80 seconds)
   fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, a lost replica; needs haproxy
   guard    CPU of each kind of traffic in this tree against another commit, 10 % more fails; and with all guards on
   costs    what each kind of server is asked a minute, in this tree and another commit's; 5 % more fails (5 minutes)

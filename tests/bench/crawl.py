@@ -3,17 +3,14 @@
 How: the demo's legacy server, ten tasks a page, counts requests. The same lean client pages by hand, or asks gateways:
 
     cold                    the first query of a session
-    within max_age          the next one
     after max_age           a query of a gateway whose `max_age` is 0, so that what it has indexed is always too old
-    50 clients, cold        the first query of a session, by 50 clients at once
 
 In the last one each page takes the server `SLOW_PAGE_MS`: the goal there is time, as a ratio to paging by hand. Every
 answer must be what paging by hand finds, or nothing is reported.
 """
 
-import asyncio
 import statistics
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,14 +26,11 @@ from tests.bench.sessions import WARM, filled
 
 PAGE: Final = 10
 PAGES_MAX: Final = 20_000
-CLIENTS: Final = 50
 SLOW_PAGE_MS: Final = 0.5
 
 BY_HAND: Final = "by hand"
 COLD: Final = "taskgate, cold"
-WITHIN: Final = "taskgate, within max_age"
 AFTER: Final = "taskgate, after max_age"
-CROWD: Final = f"taskgate, {CLIENTS} clients, cold"
 
 _ONE_PAGE: Final = {**WARM, "page_size": 1_000_000, "page_bytes_max": "1GiB"}
 _STALE: Final = {**_ONE_PAGE, "max_age": "0s"}
@@ -84,15 +78,15 @@ def _three(tasks: _Tasks) -> _Params:
 SCENARIOS: Final = (
     Scenario(
         *("1,000 tasks, 10 live, status working", 1_000, 10, _working),
-        (COLD, WITHIN, AFTER, CROWD),
+        (COLD, AFTER),
         rounds_max=3,
-        goals={COLD: 100, WITHIN: 0, AFTER: 13, CROWD: 100},
+        goals={COLD: 100, AFTER: 13},
     ),
     Scenario(
         *("10,000 tasks, 10 live, created since yesterday", 10_000, 10, _since_yesterday),
-        (COLD, WITHIN, AFTER),
+        (COLD, AFTER),
         rounds_max=2,
-        goals={WITHIN: 0, AFTER: 13},
+        goals={AFTER: 13},
     ),
     Scenario(*("10,000 tasks, none live, status failed", 10_000, 0, _failed), (AFTER,), rounds_max=2, goals={AFTER: 3}),
     Scenario(*("100,000 tasks, 10 live, 3 task ids", 100_000, 10, _three), (COLD,), rounds_max=1, goals={COLD: 3}),
@@ -176,18 +170,13 @@ class _Round:
         ways = self._scenario.ways
         async with self._session(self._gateways.warm) as (client, direct):
             everything = await self._measured(BY_HAND, _pages(direct))
-            for way in [way for way in (COLD, WITHIN) if way in ways]:
-                await self._filtered(way, client, everything)
+            if COLD in ways:
+                await self._filtered(COLD, client, everything)
         if AFTER in ways:
             async with self._session(self._gateways.stale) as (client, direct):
                 everything = await _pages(direct)
                 await _answer(client, self._scenario.params(everything))  # its index is too old for the next
                 await self._filtered(AFTER, client, everything)
-        if CROWD in ways:
-            async with self._session(self._gateways.warm) as (client, direct):
-                clients = [await client.another(self._gateways.warm.url) for _ in range(CLIENTS)]
-                await self._filtered(CROWD, client, await _pages(direct), clients)
-                _close(*clients)
         return self._costs
 
     @asynccontextmanager
@@ -196,17 +185,13 @@ class _Round:
         client = await filled(way.url, self._gateways.legacy, self._scenario.tasks, self._scenario.live)
         direct = await client.another(self._gateways.legacy.url)
         yield client, direct
-        _close(client, direct)
+        client.close()
+        direct.close()
 
-    async def _filtered(self, way: str, client: Client, everything: _Tasks, others: Sequence[Client] = ()) -> None:
-        """The query of a session, by one client or by `others` at once, and its cost. The answers must be right."""
+    async def _filtered(self, way: str, client: Client, everything: _Tasks) -> None:
+        """The query of a session, and its cost. The answer must be right."""
         params = self._scenario.params(everything)
-
-        async def ask() -> _Tasks:
-            return await asyncio.gather(*(_answer(one, params) for one in others or [client]))
-
-        for tasks in await self._measured(way, ask()):
-            _agree(way, tasks, everything, params)
+        _agree(way, await self._measured(way, _answer(client, params)), everything, params)
 
     async def _measured(self, way: str, asking: Coroutine[Any, Any, _Tasks]) -> _Tasks:
         """What is answered. Its cost is noted under `way`."""
@@ -255,8 +240,3 @@ def _matches(task: dict[str, Any], params: _Params) -> bool:
         and datetime.fromisoformat(task["createdAt"])
         >= datetime.fromisoformat(params.get("createdAfter", task["createdAt"]))
     )
-
-
-def _close(*clients: Client) -> None:
-    for client in clients:
-        client.close()

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from tests.bench import fleet_store, proc
-from tests.bench.httpclient import Client
+from tests.bench import proc
+from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, child
 from tests.bench.report import Column, Table, progress, ratio
@@ -192,7 +192,7 @@ async def _live(crowd: Crowd) -> tuple[float, list[int]]:
 async def run(options: Options) -> list[Table]:
     if shutil.which("haproxy") is None:
         raise BenchFailed("haproxy is not installed: apt-get install haproxy")
-    return [await _sessions(), await _balancer(), *await fleet_store.run(options)]
+    return [await _sessions(), await _balancer()]
 
 
 async def _sessions() -> Table:
@@ -264,7 +264,11 @@ async def _each(fleet: Fleet, pid: int, act: Callable[[], Awaitable[int]], cpu: 
 
 
 async def _pings(load: Child, url: str) -> int:
-    given = {"requests": await fleet_store.pings(url), "connections": CONNECTIONS, "seconds": PING_SECONDS}
+    client = await Client.connect(url)
+    ids = [f"session-{number:04}" for number in range(SESSIONS)]
+    requests = [client.request(request_body("ping", {}), Mcp_Session_Id=one).decode() for one in ids]
+    client.close()
+    given = {"requests": requests, "connections": CONNECTIONS, "seconds": PING_SECONDS}
     answer = await load.ask("requests", url=url, **given)
     answered: int = answer["answered"]
     return answered

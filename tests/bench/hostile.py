@@ -7,7 +7,7 @@ lengthen; a ping every 2 ms on another connection sees it from outside, which th
 
 Then 500 connections hold as much as they are allowed to, of one kind after the other, each before a gateway of its own;
 memory is the growth over the same 500 connections when they hold nothing. Load and upstream move 2 GB meanwhile, and
-delay every ping: so a control pings the calm upstream directly, and the system tells how long the gateway waited.
+delay every ping.
 
 Last, lists of a hostile server are filtered: tasks of 4 MB, and a status of its own for each task, beside a list of as
 many small tasks with one status: crawled, and then the same query again and again, while pings pass.
@@ -73,8 +73,6 @@ class Rig:
     gate: Child
     attacker: Child
     pinger: Child
-    control: Child  # pings the calm upstream directly
-    calm_url: str
     ping_cpu_s: float = 0.0
     idle_ms: float = 0.0
     plain: dict[tuple[Side, int], float] = field(default_factory=dict)  # CPU seconds for each byte, by size
@@ -89,9 +87,8 @@ async def _rig(upstream: Child, calm: Child) -> AsyncIterator[Rig]:
             child(proc.cores().measured, "probed", _config(Path(folder), upstream, calm)) as gate,
             child(others, "hostile_load") as attacker,
             child(others, "hostile_load") as pinger,
-            child(others, "hostile_load") as control,
         ):
-            rig = Rig(gate, attacker, pinger, control, calm.url)
+            rig = Rig(gate, attacker, pinger)
             await _idle(rig)
             yield rig
 
@@ -235,8 +232,6 @@ async def _holders(upstream: Child, calm: Child) -> Table:
             Column("held ms", 1),
             Column("median ping ms", 2),
             Column("slowest ping ms", 1),
-            Column("control's slowest ms", 1),
-            Column("waited for its core %"),
             Column("refused or cut"),
         ],
     )
@@ -245,16 +240,11 @@ async def _holders(upstream: Child, calm: Child) -> Table:
         async with _rig(upstream, calm) as rig:
             held = await _hold(rig, kind, size_bytes)
         grown_mb = held["grown"] / 1e6
-        pings = (held["median_ms"], held["slowest_ms"], held["control"]["slowest_ms"])
-        table.add(name, grown_mb, held["held_ms"], *pings, held["waited"], held["refused"])
+        table.add(name, grown_mb, held["held_ms"], held["median_ms"], held["slowest_ms"], held["refused"])
         table.goals.append(Goal(f"a ping, {name}", PING_MS_GOAL, "ms", held["slowest_ms"]))
         table.goals.append(Goal(f"hold of the loop, {name}", PING_MS_GOAL, "ms", held["held_ms"]))
         table.goals.append(Goal(f"memory over the base, {name}", limit_mb, "MB", grown_mb, at_most=True))
-    table.notes.append(
-        "grown: the largest resident set over that with as many idle connections, each answered a ping; "
-        "control: the same ping to the upstream directly, at the same moments; held: the longest hold of the loop, in "
-        "the gateway's CPU time; waited: of the time in which it could have run, what other processes had"
-    )
+    table.notes.append("grown: the largest resident set over that with as many idle connections, each answered a ping")
     return table
 
 
@@ -264,9 +254,7 @@ async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
     await asyncio.sleep(SAMPLE_S)
     base_bytes = largest_bytes = proc.rss_bytes(rig.gate.pid)
     await rig.gate.ask("held")
-    ran_s, waited_s = proc.cpu_seconds(rig.gate.pid), proc.waited_seconds(rig.gate.pid)
     await rig.pinger.ask("ping", url=rig.gate.url)
-    await rig.control.ask("ping", url=rig.calm_url)
     await rig.attacker.ask("fill", kind=kind, bytes=size_bytes)
     began_at = grew_at = time.monotonic()
     while time.monotonic() < min(began_at + FILL_S, grew_at + HOLD_S):
@@ -274,12 +262,9 @@ async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
         now_bytes = proc.rss_bytes(rig.gate.pid)
         if now_bytes > largest_bytes + MIB:
             grew_at, largest_bytes = time.monotonic(), now_bytes
-    pings, control = await rig.pinger.ask("pinged"), await rig.control.ask("pinged")
-    held = await rig.gate.ask("held")
-    ran_s, waited_s = proc.cpu_seconds(rig.gate.pid) - ran_s, proc.waited_seconds(rig.gate.pid) - waited_s
-    held["waited"] = 100 * waited_s / (ran_s + waited_s)
+    pings, held = await rig.pinger.ask("pinged"), await rig.gate.ask("held")
     released = await rig.attacker.ask("release")
-    return {"grown": largest_bytes - base_bytes, "control": control, **pings, **held, **released}
+    return {"grown": largest_bytes - base_bytes, **pings, **held, **released}
 
 
 # ---- lists ----

@@ -8,7 +8,7 @@ slowest query and not the moment when the machine was busy elsewhere. Rates are 
 from typing import Any, Final
 
 from tests.bench import index_rates, proc
-from tests.bench.index_worker import LIVE, PAGE, REPEATS
+from tests.bench.index_worker import PAGE, REPEATS
 from tests.bench.options import Options
 from tests.bench.processes import child
 from tests.bench.questions import KINDS, PER_KIND
@@ -24,21 +24,13 @@ HOLD_US_GOAL: Final = 20_000
 
 
 async def run(options: Options) -> list[Table]:
-    straight, memory, unlisted = {}, {}, {}
+    straight, memory = {}, {}
     for count in SIZES:
         progress(f"index: {count:,} tasks, straight")
         straight[count] = await _ask("queries", tasks=count)
-        progress(f"index: {count:,} tasks that no list shows")
-        unlisted[count] = await _ask("unlisted", tasks=count)
         progress(f"index: {count:,} tasks, memory")
         memory[count] = await _ask("memory", tasks=count, copies=max(1, TASKS_GROWN_MIN // count))
-    return [
-        _queries(straight),
-        await index_rates.run(options),
-        _pages(straight),
-        _unlisted(unlisted),
-        _memory(memory),
-    ]
+    return [_queries(straight), await index_rates.run(options), _pages(straight), _memory(memory)]
 
 
 async def _ask(do: str, **arguments: Any) -> dict[str, Any]:
@@ -72,14 +64,6 @@ def _pages(straight: dict[int, Any]) -> Table:
             page_us = read["median_us"] + put["median_us"]
             table.goals.append(Goal("to index a page, read included", PAGE_US_GOAL, "us", page_us))
             table.goals.append(Goal("slowest turn that takes in a page", HOLD_US_GOAL, "us", put["max_us"]))
-    return table
-
-
-def _unlisted(unlisted: dict[int, Any]) -> Table:
-    title = f"us of CPU where the upstream's list omits every task, as FastMCP's does; {LIVE} of them are live"
-    table = Table(title, "tasks in the index", [Column("plan of a query, median")])
-    for count, figures in unlisted.items():
-        table.add(f"{count:,}", figures["plan_us"])
     return table
 
 

@@ -1,7 +1,6 @@
 """An index in a process of its own, so that its memory can be told from the rest, and its neighbours' from it.
 
     queries     microseconds of random queries of each kind, and of taking in a page as a crawl does
-    unlisted    microseconds of a query's plan, where no list shows any task and ten are live
     memory      bytes per task: growth of the resident set, and the index's estimate
 
 Tasks come out of the bytes of a `tasks/list` result, a page of 100 at a time. Times are CPU time of the thread, garbage
@@ -22,25 +21,16 @@ import msgspec
 import orjson
 
 from gateway.demo.legacy import history
-from gateway.mcp.task import Moment, Stamp, Task
+from gateway.mcp.task import Task
 from gateway.mcp.task import parse as parse_task
-from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.refresh import freshness
-from gateway.refresh.freshness import Ages
 from gateway.tasks.index import TASK_OVERHEAD_BYTES, Index
-from gateway.tasks.record import Listing, Record
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
 
 PAGE: Final = 100
 PAGES_TIMED: Final = 50
-PLANS_TIMED: Final = 50
-LIVE: Final = 10
 REPEATS: Final = 2
-LIVE_TASK: Final = {
-    "status": "working", "createdAt": "2025-11-25T10:30:00Z", "lastUpdatedAt": "2025-11-25T10:30:00Z", "ttl": None
-}  # fmt: skip
 _WARM_UP_TASKS: Final = 1_000
 SEED: Final = 1904
 
@@ -115,28 +105,6 @@ def _us(work: Callable[..., object], *arguments: object) -> float:
     return (thread_time_ns() - began_ns) / 1000
 
 
-def unlisted(count: int) -> dict[str, float]:
-    """What a query costs before it comes to the index, where an empty list is all that a crawl saw."""
-    record, told = Record(), Stamp(Moment(1, 0.0), 1, 2)
-    for page in pages(count, SEED, datetime.now(UTC)):
-        done = [task for task in parse(page) if task.is_terminal]
-        for task in done:
-            record.take(task, told, told.as_of)
-    live = [parse_task(orjson.dumps({**LIVE_TASK, "taskId": f"live-{number}"})) for number in range(LIVE)]
-    for task in live:
-        record.take(task, told, told.as_of)
-    record.begin_crawl()
-    list(record.unseen(Moment(3, 1.0)))
-    record.end_crawl(Stamp(Moment(3, 1.0), 3, 4), 1, [None], Listing.NEITHER)
-    record.known.unlisted_as_of = Moment(3, 1.0)  # as if all had been asked for
-
-    def plan() -> None:
-        asked = freshness.plan(record, Query(), Moment(5, 1.5), Ages(1.0, 3600.0))
-        assert sorted(asked.tasks) == sorted(task.id for task in live), asked
-
-    return {"plan_us": statistics.median(_us(plan) for _ in range(PLANS_TIMED))}
-
-
 def memory(count: int, copies: int) -> dict[str, float]:
     until = datetime.now(UTC)
     warm = filled(_WARM_UP_TASKS, until)  # what is loaded and allocated once
@@ -160,8 +128,6 @@ async def answer(command: dict[str, Any]) -> dict[str, Any]:
     """One measurement."""
     if command["do"] == "queries":
         return queries(command["tasks"])
-    if command["do"] == "unlisted":
-        return unlisted(command["tasks"])
     return memory(command["tasks"], command["copies"])
 
 

@@ -55,12 +55,6 @@ def cpu_seconds(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-def waited_seconds(pid: int) -> float:
-    """How long all threads of a process were ready to run, while their core ran something else."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[1]) for thread in threads) / 1e9
-
-
 def _status_bytes(pid: int, field: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field):

@@ -29,11 +29,10 @@ class BenchFailed(Exception):
 
 @dataclass
 class Served:
-    """A process that runs: its id, its URL if it serves one, and that of its admin listener if it has one."""
+    """A process that runs: its id, and its URL if it serves one."""
 
     pid: int
     url: str
-    admin: str = ""
 
 
 class Child(Served):
@@ -77,34 +76,25 @@ async def gateway(
     upstream: str,
     index: dict[str, Any] | None = None,
     tree: Path = ROOT,
-    store: str | None = None,
-    upstreams: int = 1,
     keys: dict[str, Any] | None = None,
 ) -> AsyncIterator[Served]:
-    """Run the gateway of a source tree in front of `upstream`, the first of `upstreams`. `store` is a URL.
-
-    `keys` are further ones of its configuration.
-    """
-    more = [{"name": f"bench-{n}", "url": upstream, "match": {"prefix": f"/{n}"}} for n in range(1, upstreams)]
+    """Run the gateway of a source tree in front of `upstream`. `keys` are further ones of its configuration."""
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
         config: dict[str, Any] = {
             "listen": f"127.0.0.1:{listen}",
             "admin": {"listen": f"127.0.0.1:{admin}"},
-            "upstreams": [{"name": "bench", "url": upstream}, *more],
+            "upstreams": [{"name": "bench", "url": upstream}],
             **({} if index is None else {"index": index}),
-            **({} if store is None else {"store": {"url": store}}),
             **(keys or {}),
         }
-        with Gateways(Path(folder)).starting(
-            config, by_flags=not (index or store or more or keys), tree=tree
-        ) as running:
+        with Gateways(Path(folder)).starting(config, by_flags=not (index or keys), tree=tree) as running:
             pid = running.running.popen.pid
             proc.pin(pid, core)
             try:
                 url = f"{running.wait()}{urlsplit(upstream).path}"
             except AssertionError as error:
                 raise BenchFailed(str(error)) from None
-            yield Served(pid, url, f"http://127.0.0.1:{admin}")
+            yield Served(pid, url)
             if running.running.popen.poll() is not None:
                 raise BenchFailed(f"the gateway ended:\n{running.running.tail()}")
 

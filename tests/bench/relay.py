@@ -1,7 +1,7 @@
 """Section `relay`: what relayed messages cost, directly, through the gateway, and through its peers.
 
 The peers: a plain aiohttp proxy; Envoy; Envoy with its own filter for MCP, which reads the JSON of each request. The
-gateway itself runs from its sources, behind aiohttp's server, and compiled (deploy/compile.py).
+gateway itself runs from its sources, and compiled (deploy/compile.py).
 
 How: the traffic of real clients (traffic.py), a kind after the other, then mixed, over 32 kept-alive connections; one
 and the same ping over 32 connections for throughput and over one for latency; closed loop. The ways are measured in
@@ -39,7 +39,6 @@ PLAIN: Final = "plain aiohttp"
 ENVOY: Final = "Envoy"
 ENVOY_MCP: Final = "Envoy+MCP"
 GATEWAY: Final = "taskgate"
-BEHIND_AIOHTTP: Final = "with aiohttp's server"
 COMPILED: Final = "compiled"
 # Of requests/s: times those of Envoy, from sources and compiled; likewise of Envoy with its filter.
 PING_GOALS: Final = (1.1, 1.5, None, None)
@@ -149,9 +148,6 @@ async def run(options: Options) -> list[Table]:
         upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
         load = await stack.enter_async_context(child(proc.cores().others, "load"))
         of_pings = await ways(stack, upstream)
-        behind = child(proc.cores().measured, "aiohttp_side", upstream.url.removesuffix("/mcp"))
-        served = await stack.enter_async_context(behind)
-        of_pings.insert(-1, Way(BEHIND_AIOHTTP, served.url, served.pid))
         for way in of_pings:
             await way.check()
         for number in range(options.rounds):

@@ -116,10 +116,7 @@ def _of_connection(kind: Kind, url: str, caller: _Caller, chosen: random.Random)
 
 def _caller(head: str, chosen: random.Random) -> _Caller:
     return _Caller(
-        head,
-        "".join(chosen.choices(_BASE64URL, k=_TOKEN_BYTES)),
-        _uuid(chosen),
-        [_uuid(chosen) for _ in range(TASKS)],
+        head, "".join(chosen.choices(_BASE64URL, k=_TOKEN_BYTES)), _uuid(chosen), [_uuid(chosen) for _ in range(TASKS)]
     )
 
 

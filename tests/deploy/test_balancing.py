@@ -186,12 +186,6 @@ each_balancer: Final = pytest.mark.parametrize("balancer", KINDS)
 
 
 @each_balancer
-async def test_a_session_stays_at_its_replica(stage: Stage, balancer: str) -> None:
-    for session, number in (await stage.homes(balancer)).items():
-        assert await stage.home(balancer, session) == number
-
-
-@each_balancer
 async def test_requests_without_a_session_go_to_all_replicas(stage: Stage, balancer: str) -> None:
     got: set[int] = set()
     for _ in range(SESSIONS_MAX):

@@ -15,14 +15,7 @@ import msgspec
 from tests.model import history as h
 from tests.model.oracle import Asked, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import (
-    INVALID_PARAMS,
-    READ_BYTES_MAX,
-    STATUS_NOTIFICATION,
-    Upstream,
-    digest,
-    drops,
-)
+from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, digest, drops
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 from tests.parsed import Parsed
 

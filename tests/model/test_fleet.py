@@ -1,26 +1,19 @@
 """A fleet in the model: its answers keep the promise of DESIGN 12, whatever happens to its store (`fleet.py`)."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from gateway.identity import Key
-from gateway.store.replicas import SharedSession, SharedSessions
-from gateway.tasks.sessions import Session
 from tests.model import history as h
 from tests.model.fleet import FleetWorld
 from tests.model.play import play
 from tests.model.search import broken, smallest
 from tests.model.virtual import WIRE_S
+from tests.model.wilful import FLEET
 
 HISTORIES = 10
 TIMEOUT_S = 0.1
 EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two with the upstream
-_drop = SharedSessions.drop
 
 
 def played_here() -> list[h.History]:
@@ -48,45 +41,10 @@ def test_every_answer_of_a_fleet_keeps_the_promise() -> None:
             pytest.fail(str(smallest(history, violation.rule, FleetWorld)), pytrace=False)
 
 
-# ---- faults on purpose ----
-
-
-def nothing_is_heard() -> AbstractContextManager[Any]:
-    return patch.object(SharedSession, "hear_told", lambda *_: None)
-
-
-def nothing_is_told_again() -> AbstractContextManager[Any]:
-    """A store that is back gets only what is new."""
-    return patch.object(SharedSessions, "tell_all", lambda _: iter(()))
-
-
-def nobody_tells_that_a_task_is_gone() -> AbstractContextManager[Any]:
-    return patch.multiple(SharedSession, deny=Session.deny, miss=Session.miss)
-
-
-def a_refusal_at_one_replica_is_one_for_all() -> AbstractContextManager[Any]:
-    """The entries of a caller who is refused are dropped."""
-
-    def drop(sessions: SharedSessions, key: Key) -> None:
-        sessions._shared.drop(key)
-        _drop(sessions, key)
-
-    return patch.object(SharedSessions, "drop", drop)
-
-
-@pytest.mark.parametrize(
-    ("fault", "rule"),
-    [
-        (nothing_is_heard, "missing"),
-        (nothing_is_told_again, "missing"),
-        (nobody_tells_that_a_task_is_gone, "backwards"),
-        (a_refusal_at_one_replica_is_one_for_all, "missing"),
-    ],
-)
-def test_a_fault_of_a_fleet_is_found(fault: Callable[[], AbstractContextManager[Any]], rule: str) -> None:
-    with fault():
-        violations = (broken(history, FleetWorld) for history in played_here())  # without it none breaks a rule
-        assert any(violation is not None and violation.rule == rule for violation in violations)
+@pytest.mark.parametrize("fault", FLEET)
+def test_a_fault_of_a_fleet_is_found(fault: str) -> None:
+    with FLEET[fault]():  # without it none breaks a rule
+        assert any(broken(history, FleetWorld) for history in played_here())
 
 
 # ---- exact times ----
@@ -106,7 +64,7 @@ class Timed(FleetWorld):
         raise NotImplementedError
 
 
-class Batch(Timed):
+class Waiting(Timed):
     async def by_the_clock(self) -> None:
         for state in ("stopped", "killed", "full", "well"):
             await self._redis.become(state)
@@ -118,7 +76,7 @@ class Batch(Timed):
 
 
 def test_a_query_waits_no_longer_than_the_timeout_and_a_relayed_message_not_at_all() -> None:
-    play(h.History(h.Setting(max_age=0, order="nothing")), Batch)
+    play(h.History(h.Setting(max_age=0, order="nothing")), Waiting)
 
 
 class Back(Timed):

@@ -1,164 +1,148 @@
-"""Faults put into the gateway on purpose, a few words of the source each: a test that cannot fail proves nothing.
+"""Faults put into the gateway on purpose, each named by what it does, and where it is put in (`tests/edits.py`)."""
 
-Above each stands what it breaks most often.
-"""
+from typing import Final
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, Final, TypeAlias
-from unittest.mock import patch
+from tests.edits import faults
 
-from gateway.mcp import jsonrpc, observe
-from gateway.owners.seen_ids import Owners
-from gateway.refresh import freshness
-from gateway.refresh.crawler import Crawler
-from gateway.refresh.refreshes import Crawl, Refresh
-from gateway.tasks import lifecycles, record, sessions
-from gateway.tasks.in_flight import InFlight
-from gateway.tasks.index import Index
-from gateway.tasks.interception import Pending
-from gateway.tasks.lifecycles import Lives
-from gateway.tasks.record import Known, Marking, Marks, Record
-from gateway.tasks.sessions import Sessions
-from tests.edits import edited
-
-Fault: TypeAlias = Callable[[], AbstractContextManager[Any]]
-
-
-def _edit(where: object, name: str, *changes: tuple[str, str]) -> Fault:
-    return partial(edited, where, name, *changes)
-
-
-def _put(where: object, name: str, new: object) -> Fault:
-    return lambda: patch.object(where, name, new)
-
-
-_ACCESS: Final = (sessions, "access_after")
-FAULTS: Final[dict[str, Fault]] = {
+FAULTS: Final = faults({
     # ---- what is asked, and when ----
-    # late
-    "the page where new tasks appear is never looked at": _edit(
-        freshness, "plan", ("tail = not need.met(known.new_as_of)", "tail = False")
+    "the page where new tasks appear is never looked at": (r"(?<== )not \w+\.met\(\w+\.new_as_of\)", "False"),
+    "of the live tasks only those that work are asked for": (r"if status not in TERMINAL\b", 'if status == "working"'),
+    "a crawl confirms all tasks from when it ended, not from when it began": (
+        r"(?<=\()began,(?= began\.order)", "self._sessions.now(),"
     ),
-    # as of
-    "of the live tasks only those that work are asked for": _edit(
-        Index, "live", ("if status not in TERMINAL", 'if status == "working"')
+    "full_crawl_interval is ignored": (r"(?<=came\.at - )\w+\.full_crawl_interval_s", 'float("inf")'),
+    "what several queries wait for ends with the first of them that leaves": (
+        r"(?<=if )not task\.cancelled\(\)(?=:)", "True",
+        r"(?<=if )not self\.\w+(?=:\n\s+self\.end\(\)\n\s+task\.cancel)", "True"
     ),
-    # as of
-    "a crawl confirms all tasks from when it ended, not from when it began": _edit(
-        Crawl, "_read_pages", ("told = Stamp(began,", "told = Stamp(self._sessions.now(),")
-    ),
-    # deleted
-    "full_crawl_interval is ignored": _edit(
-        freshness, "need_of", ("came.at - ages.full_crawl_interval_s", 'came.at - float("inf")')
-    ),
-    # failed
-    "what several queries wait for ends with the first of them that leaves": _edit(
-        InFlight, "join", ("if not task.cancelled():", "if True:"), ("if not self.outboxes:", "if True:")
-    ),
-    # failed
-    "a request that was put off is not repeated": _edit(
-        Crawler, "_ask", ("if refused.retry_after_s is None:", "if True:")
-    ),
+    "a request that was put off is not repeated": (r"(?<=if )\w+\.retry_after_s is None(?=:)", "True"),
     # ---- what is marked ----
-    # missing
-    "notifications mark nothing": _put(observe, "of_notification", lambda _: None),
-    # backwards
-    "an answer that need not be read marks nothing": _put(Sessions, "name", lambda *_: None),
-    # backwards
-    "a mark is made at the request, not at the answer": _edit(
-        Sessions, "observe", ("(said, asked, self.now())", "(said, asked, asked or self.now())")
+    "notifications mark nothing": (r"\w+\.of_notification\(\w+\)", "None"),
+    "an answer that need not be read marks nothing": (
+        r"(?<=if )is_unique(?=:\n\s+if self\.lives is not None:\n\s+self\.lives\.name\()", "True"
     ),
-    # backwards
-    "an error marks nothing": _put(Record, "deny", lambda *_: None),
-    # missing
-    "a task that the index lacks is asked for only if a page shows it": _edit(
-        Record, "due", ("(mark.seen or self.index.get(i))", "self.index.get(i)")
+    "a mark is made at the request, not at the answer": (
+        r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
     ),
-    # backwards
-    "an error about a task that the index lacks marks nothing, though own requests are under way": _edit(
-        Record, "deny", ("is_asking and", "False and")
+    "an error marks nothing": (r"self\.index\.get\(task_id\) is not None or (?=\(is_asking and )", "False and "),
+    "a task that the index lacks is asked for only if a page shows it": (
+        r"\(\w+\.seen or (self\.index\.get\(\w+\))\)", r"\1"
     ),
-    # stale
-    "a client that is told the same renews the task as of when it is told": _edit(
-        Marking, "renew", ("max(asked, task.told.as_of)", "now")
+    "an error about a task that the index lacks marks nothing, though own requests are under way": (
+        r"\(is_asking and ", "(False and "
     ),
-    # stale
-    "a notification that says the same renews the task": _edit(
-        Marking, "renew", ("task.told.as_of if asked is None", "now if asked is None")
-    ),
-    # missing
-    "a result that makes a task marks nothing": _put(Record, "make", lambda *_: None),
-    # match
-    "the method of the request that made a task is forgotten": _edit(Record, "make", ("method=method", "method=None")),
-    # missing
-    "a renewed token finds no task again": _edit(Owners, "owners_of", ("if key.session:", "if False:")),
+    "a client that is told the same renews the task as of when it is told": (r"max\(asked, \w+\.told\.as_of\)", "now"),
+    "a notification that says the same renews the task": (r"\w+\.told\.as_of(?= if asked is None else)", "now"),
+    "a result that makes a task marks nothing": (r"\(mark := self\.mark\(\w+, now, m.*?\)\)", "(mark := None)"),
+    "the method of the request that made a task is forgotten": (r"(?<=now, method=)method(?=\)\) is not)", "None"),
+    "a renewed token finds no task again": (r"(?<=if )key\.session(?=:\n\s+owners\.)", "False"),
     # ---- which answer is newer ----
-    # as of
-    "of two answers that overlap the last one is believed": _edit(
-        Record, "_take_again", ("if told.asked > before.told.came:", "if True:")
+    "of two answers that overlap the last one is believed": (r"(?<=if )told\.asked > before\.told\.came(?=:)", "True"),
+    "two answers that overlap and differ mark nothing": (
+        r"self\.mark\(task\.id, now, first=_ALL\)(?=\n\s+if self\.index\.mark)", "pass"
     ),
-    # as of
-    "two answers that overlap and differ mark nothing": _edit(
-        Record, "listed", ("self.mark(task.id, now, first=_ALL)", "pass")
+    "only queries that come later wait for what answers that overlap leave open": (
+        r"(?<=now, first=)_ALL(?=\)\n\s+if self\.index\.mark)", "None"
     ),
-    # as of
-    "only queries that come later wait for what answers that overlap leave open": _put(record, "_ALL", None),
     # ---- what is heard ----
-    # missing
-    "the response to a request that was not read, or is unknown, says nothing": _edit(
-        Pending,
-        "message",
-        ("if self.kind is RequestKind.PLAIN:", "if self.kind.value in ('plain', 'unread', 'resumed'):"),
+    "the response to a request that was not read, or is unknown, says nothing": (
+        r"self\.kind is \w+\.PLAIN(?=:\n\s+return )", "self.kind.value in ('plain', 'unread', 'resumed')"
     ),
-    # missing
-    "what only the lenient reader reads says nothing": _edit(
-        Pending, "message", ("if not message.is_response:", "if not (message.is_response and message.is_strict):")
+    "what only the lenient reader reads says nothing": (
+        r"(?<=if not )message\.is_response(?=:\n\s+return )", "(message.is_response and message.is_strict)"
     ),
-    # backwards
-    "a response that is no JSON puts nothing in doubt": _put(jsonrpc, "looks_like_messages", lambda _: False),
-    # match
-    "a 403 drops the index, whatever was asked for": _edit(*_ACCESS, ("_is_of_tasks(method)", "True")),
-    # refused
-    "a 403 hides nothing": _edit(*_ACCESS, ("if status == 403:", "if False:")),
-    # refused
-    "a 401 drops nothing": _edit(*_ACCESS, ("status == 401 or", "")),
-    # refused
-    "an answer to what was asked before a 403 ends it": _edit(
-        Known, "accept", ("if asked > self.refused:", "if True:")
-    ),
+    "a response that is no JSON puts nothing in doubt": (r"(?<=return )data\.lstrip\(_BEFORE_TEXT\).*", "False"),
+    "a 403 drops the index, whatever was asked for": (r"(?<=DROPPED if )_is_of_tasks\(method\)", "True"),
+    "a 403 hides nothing": (r"(?<=if )status == 403(?=:)", "False"),
+    "a 401 drops nothing": (r"status == 401 or (?=\(status == 404)", ""),
+    "an answer to what was asked before a 403 ends it": (r"(?<=if )asked > self\.refused(?=:)", "True"),
     # ---- what is counted ----
-    # counts
-    "late news of a task that has ended begins it again": _put(lifecycles, "_is_late", lambda *_: False),
-    # counts
-    "each session that sees a task counts it": _put(lifecycles, "_number", lambda key, task_id: hash((*key, task_id))),
-    # counts
-    "an answer that need not be read ends no task": _put(Lives, "name", lambda *_: None),
-    # refused
-    "an answer to a client ends a 403": _edit(
-        Sessions, "name", ("now = self.now()", "now = self.now(); session.known.refused = 0")
+    "late news of a task that has ended begins it again": (
+        r"(?<=if )is_made(:\n\s+return) before\.is_counted.*", r"True\1 False"
     ),
-}
+    "each session that sees a task counts it": (r"hash\(\(key\.upstream, task_id\)\)", "hash((*key, task_id))"),
+    "an answer that need not be read ends no task": (
+        r"if known is not None:\n\s+self\.told\(key, \(known,\)\)\n\s+elif pending\.shows_task:", "if False:"
+    ),
+    "an answer to a client ends a 403": (
+        r"now = self\.now\(\)(?=\n\s+session\.renew\()", "now = self.now(); session.known.refused = 0"
+    ),
+})  # fmt: skip
 
-RACES: Final[dict[str, Fault]] = {
-    # missing
-    "a 429 drops the index": _edit(*_ACCESS, ("if status == 401", "if status in (401, 429)")),
-    # missing
-    "a new session finds no task again": _edit(Owners, "owners_of", ("if key.has_credentials", "if False")),
-    # backwards
-    "a page that passes marks nothing": _edit(observe, "_of_tasks", ("[*map(_state, raws)]", "[]")),
-    # missing
-    "a task that a crawl omits is gone": _edit(Crawl, "_forget_unseen", ("if may_be_there:", "if False:")),
-    # missing
-    "another life of an id is the same task": _edit(
-        Record, "_take_again", ("if before.created != task.created or (", "if (")
-    ),
-    # backwards
-    "an answer settles a mark that came after its request": _edit(
-        Marks, "settle", ("if asked > mark.last:", "if True:")
-    ),
-    # backwards
-    "an answer to what was asked before a 401 counts": _edit(Refresh, "_check_same", ("raise Forgotten", "pass")),
-}
+RACES: Final = faults({
+    "a 429 drops the index": (r"(?<=if )status == 401(?= or \(status == 404)", "status in (401, 429)"),
+    "a new session finds no task again": (r"(?<=if )key\.has_credentials(?= and self\._find_again)", "False"),
+    "a page that passes marks nothing": (r"\[\*map\(_state, \w+\)\]", "[]"),
+    "a task that a crawl omits is gone": (r"(?<=if )may_be_there(?=:)", "False"),
+    "another life of an id is the same task": (r"before\.created != task\.created or (?=\(was_made)", ""),
+    "an answer settles a mark that came after its request": (r"(?<=if )asked > mark\.last(?=:)", "True"),
+    "an answer to what was asked before a 401 counts": (r"raise Forgotten\b", "pass"),
+})  # fmt: skip
 """Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""
+
+FLEET: Final = faults({
+    "a replica hears nothing from the others": (r"(?<=for each in )said(?=:\n\s+if each\.id is None)", "()"),
+    # A store that is back gets only what is new.
+    "nothing is told again": (r"yield from self\.servers\.tell_all\(\)", "return"),
+    "nobody tells that a task is gone": (
+        r"(?<=if )\w+\.may_be_told\(task_id\) and (?=\(is_known)", "False and ",
+        r"(?<=if )is_news and (?=self\.index)", "False and ",
+    ),
+    # The entries of a caller who is refused are dropped.
+    "a refusal at one replica is one for all": (
+        r"session = self\.find\(key\)(?=\n\s+if session is not None:\n\s+session\.clear\(\))",
+        "self._shared.drop(key); session = self.find(key)",
+    ),
+})  # fmt: skip
+
+FINDERS: Final[dict[str, int | str]] = {
+    "a 429 drops the index": 185,
+    "a new session finds no task again": 54,
+    "a page that passes marks nothing": 181,
+    "a task that a crawl omits is gone": 55,
+    "another life of an id is the same task": 2,
+    "an answer settles a mark that came after its request": 140,
+    "an answer to what was asked before a 401 counts": 6,
+    "the page where new tasks appear is never looked at": 6,
+    "of the live tasks only those that work are asked for": 13,
+    "a crawl confirms all tasks from when it ended, not from when it began": 23,
+    "full_crawl_interval is ignored": 16,
+    "what several queries wait for ends with the first of them that leaves": 4,
+    "a request that was put off is not repeated": 0,
+    "notifications mark nothing": 5,
+    "an answer that need not be read marks nothing": "a task has changed, says a response that is no JSON",
+    "a mark is made at the request, not at the answer": (
+        "no tasks/get: that is found out while a crawl reads and a task is being made"
+    ),
+    "an error marks nothing": 13,
+    "a task that the index lacks is asked for only if a page shows it": 5,
+    "an error about a task that the index lacks marks nothing, though own requests are under way": (
+        "a task that may be gone is brought by a page that was asked for before"
+    ),
+    "a client that is told the same renews the task as of when it is told": (
+        "a client is told long after it asked that a task is as it was"
+    ),
+    "a notification that says the same renews the task": "a notification says late what was so before",
+    "a result that makes a task marks nothing": 16,
+    "the method of the request that made a task is forgotten": 16,
+    "a renewed token finds no task again": "a token is renewed after a task was made",
+    "of two answers that overlap the last one is believed": "of two answers that overlap the last one is the older",
+    "two answers that overlap and differ mark nothing": "of two answers that overlap the first one is the older",
+    "only queries that come later wait for what answers that overlap leave open": (
+        "of two answers that overlap the first one is the older"
+    ),
+    "the response to a request that was not read, or is unknown, says nothing": 19,
+    "what only the lenient reader reads says nothing": "a task is in a response with NaN",
+    "a response that is no JSON puts nothing in doubt": "a task is made, says a response that is no JSON",
+    "a 403 drops the index, whatever was asked for": "a tool is refused after a task was made",
+    "a 403 hides nothing": "a tool is refused after a task was made",
+    "a 401 drops nothing": 19,
+    "an answer to what was asked before a 403 ends it": "an answer to what was asked before a 403 comes after it",
+    "late news of a task that has ended begins it again": 2,
+    "each session that sees a task counts it": "a token is renewed after a task was made",
+    "an answer that need not be read ends no task": 3,
+    "an answer to a client ends a 403": "a client is served after a 403",
+}
+"""What finds a fault, and is played first: a history of test_found.py, or of a seed. All others are played if it does
+not any more."""

@@ -96,18 +96,6 @@ async def test_a_task_is_in_the_filtered_list_with_the_state_that_get_reports(wi
     assert await wire.tasks({"status": ["working"]}) == []
 
 
-async def test_a_task_that_ends_unseen_is_completed_in_a_later_answer(wire: Wire) -> None:
-    task_id = await work(wire, "unseen")
-    assert ids_of(await wire.tasks({"status": ["working"]})) == [task_id]
-    await release(wire, "unseen")
-
-    async def completed() -> bool | None:
-        return ids_of(await wire.tasks({"status": ["completed"]})) == [task_id] or None
-
-    await eventually("the end of the task in an answer", completed)
-    assert await wire.tasks({"status": ["working"]}) == []
-
-
 async def test_the_method_of_a_task_is_the_request_that_made_it(wire: Wire) -> None:
     made = {
         "tools/call": await work(wire, "by method"),

@@ -5,8 +5,6 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.launch import Gateways
 from tests.real.clients.conversation import SECONDS
 from tests.relay.messages import Json, initialized, page, task
@@ -24,12 +22,11 @@ def pages() -> dict[str | None, Json]:
     return {c: page(tasks[at * PAGE :][:PAGE], following[at]) for at, c in enumerate(cursors)}
 
 
-@pytest.mark.parametrize("filter_", ["order=desc", "status=working,failed"])
-async def test_the_inspector_lists_what_its_header_asks_for(tmp_path: Path, filter_: str) -> None:
+async def test_the_inspector_lists_what_its_header_asks_for(tmp_path: Path) -> None:
     async with rig_with(Gateways(tmp_path)) as rig:
         rig.serve(Server(pages(), {"initialize": initialized(), "tasks/get": task("t-0001", "working")}))
-        rows = await listed(f"http://localhost:{rig.gateway.port}/mcp", filter_, tmp_path)
-    wanted = {f"t-{n:04}" for n in range(COUNT) if filter_ == "order=desc" or STATUSES[n % 5] in filter_}
+        rows = await listed(f"http://localhost:{rig.gateway.port}/mcp", "status=working,failed", tmp_path)
+    wanted = {f"t-{n:04}" for n in range(COUNT) if STATUSES[n % 5] in ("working", "failed")}
     assert {row["taskId"] for row in rows} == wanted
     assert len(rows) == len(wanted)
 

@@ -29,11 +29,8 @@ from tests.real.conftest import (
     Wire,
     bare_http,
     connected,
-    eventually,
     exact,
-    finish,
     ids_of,
-    start,
 )
 from tests.real.servers.login import SCOPE, token
 
@@ -127,10 +124,6 @@ async def at_all(http: httpx.AsyncClient, places: Places, path: str, **said: obj
     return {name: await exact(http, places.public(name) + target) for name in ("own", *PLACES)}
 
 
-def assert_stays(answers: dict[str, Exact]) -> None:
-    assert [place for place in PLACES if answers[place] != answers["own"]] == []
-
-
 def assert_moves(answers: dict[str, Exact], places: Places) -> None:
     """Where addresses move, the server's own are the gateway's; and nothing else is done."""
     assert answers["off"] == answers["own"]
@@ -138,36 +131,25 @@ def assert_moves(answers: dict[str, Exact], places: Places) -> None:
         assert answers[place] == moved(answers["own"], places.own, places.public(place))
 
 
-async def assert_serves_tasks(client: Client) -> None:
-    assert client.listing == {"filter": FILTER_CAPABILITY}
-    made = await client.work("released", "after the login")
-    assert ids_of(await client.tasks(FILTERED)) == [made]
-    assert ids_of(await client.tasks({"status": ["completed"]})) == []
-
-
 # Logins
 
 
-async def assert_logs_in(places: Places, place: str, path: str = "/mcp") -> None:
-    """The Python client logs in at a place and filters tasks, and asks nobody else."""
+@pytest.mark.parametrize(
+    ("place", "path"), [("root", "/mcp"), ("research", "/mcp"), ("research", "/quiet/mcp"), ("bare", "/quiet/mcp")]
+)
+async def test_the_python_client_logs_in_and_filters_tasks_and_asks_nobody_else(
+    places: Places, place: str, path: str
+) -> None:
+    """The challenges of /quiet/mcp do not say where the metadata is."""
     login, prefix = Login(f"{places.public(place)}{path}"), "/research" if place == "research" else ""
     async with login.connected() as client:
-        await assert_serves_tasks(client)
+        assert client.listing == {"filter": FILTER_CAPABILITY}
+        made = await client.work("released", "after the login")
+        assert ids_of(await client.tasks(FILTERED)) == [made]
+        assert ids_of(await client.tasks({"status": ["completed"]})) == []
     origin = places.public(place).removesuffix(prefix)
     assert login.asked[:6] == asked_in_login(origin, prefix, path, quiet=path != "/mcp")
     assert all(origin in address for address in login.asked)
-
-
-@pytest.mark.parametrize("place", ["root", "research"])
-async def test_the_python_client_logs_in_through_the_gateway_and_filters_tasks(places: Places, place: str) -> None:
-    await assert_logs_in(places, place)
-
-
-@pytest.mark.parametrize("place", MOVED)
-async def test_the_python_client_finds_the_metadata_of_a_resource_whose_challenge_does_not_say_where_it_is(
-    places: Places, place: str
-) -> None:
-    await assert_logs_in(places, place, "/quiet/mcp")
 
 
 async def test_the_python_client_refreshes_its_token_through_the_gateway(places: Places) -> None:
@@ -182,37 +164,6 @@ async def test_the_python_client_refreshes_its_token_through_the_gateway(places:
         assert login.kept.tokens not in (None, before)
         assert login.asked == [f"POST {places.research}/token", f"POST {places.research}/mcp"]
         assert ids_of(tasks) == [made]
-
-
-@pytest.mark.parametrize("package", ["sdk", "client"])
-def test_the_typescript_clients_log_in_through_the_gateway_and_filter_tasks(places: Places, package: str) -> None:
-    origin = places.research.removesuffix("/research")
-    conversations = finish(*(start("login", package, f"{address}/mcp") for address in (places.root, places.research)))
-    expected = asked_in_login(places.root), asked_in_login(origin, "/research")
-    for said, asked in zip(conversations, expected, strict=True):
-        assert (said["login"]["asked"], said["login"]["state"]) == (asked, "state")
-        assert said["tasks"]["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
-        assert ids_of(said["tasks"]["filtered"]["tasks"]) == [said["tasks"]["task"]["taskId"]]
-
-
-async def test_an_authorization_server_elsewhere_is_used_where_it_is(
-    runner: Runner, places: Places, http: httpx.AsyncClient
-) -> None:
-    with (
-        runner.server("login", "--authority", places.own) as server,
-        runner.gateway(server, public_path="") as gateway,
-    ):
-        own, public = server.wait(), gateway.wait()
-        path = "/.well-known/oauth-protected-resource/mcp"
-        document = json.loads((await exact(http, public + path)).body)
-        assert document["resource"] == f"{public}/mcp"
-        assert document["authorization_servers"] == [f"{places.own}/"]
-        login = Login(f"{public}/mcp")
-        async with login.connected() as client:
-            await assert_serves_tasks(client)
-        assert login.asked[2:6] == asked_in_login(places.own)[2:]
-        assert all(public in address for address in login.asked[:2] + login.asked[6:])
-        assert not any(own in address for address in login.asked)
 
 
 async def test_where_addresses_stay_a_client_that_checks_the_resource_refuses(places: Places) -> None:
@@ -236,35 +187,6 @@ async def test_only_the_servers_own_addresses_are_moved_in_a_document(
         public = places.public(place)
         assert json.loads(answers[place].body)[DOCUMENTS[path]].startswith(public)
         assert places.own.encode() not in answers[place].body
-
-
-@pytest.mark.parametrize("path", DOCUMENTS)
-async def test_a_document_is_found_at_the_root_with_the_prefix_behind_it(
-    places: Places, http: httpx.AsyncClient, path: str
-) -> None:
-    """Where RFC 9728, 3.1, and RFC 8414, 3.1, put it for an address with a path."""
-    origin = places.research.removesuffix("/research")
-    kind, slash, resource = path.removeprefix("/.well-known/").partition("/")
-    at_root = await exact(http, f"{origin}/.well-known/{kind}/research{slash}{resource}")
-    assert at_root == await exact(http, places.research + path)
-    assert at_root.status == 200
-
-
-@pytest.mark.parametrize("path", ["/said", "/.well-known/said"])
-async def test_an_address_in_any_other_document_stays(places: Places, http: httpx.AsyncClient, path: str) -> None:
-    body = json.dumps({"resource": f"{places.own}/mcp"})
-    answers = await at_all(http, places, path, body=body)
-    assert body.encode() == answers["own"].body
-    assert_stays(answers)
-
-
-@pytest.mark.parametrize("path", ["/said", "/.well-known/said", "/.well-known/openid-configuration"])
-async def test_the_metadata_of_a_resource_is_moved_wherever_it_stands(
-    places: Places, http: httpx.AsyncClient, path: str
-) -> None:
-    document = {"resource": f"{places.own}/mcp", "authorization_servers": [places.own], "n": 12345678901234567890}
-    answers = await at_all(http, places, path, body=json.dumps(document))
-    assert_moves(answers, places)
 
 
 # Redirects
@@ -315,23 +237,6 @@ async def test_an_address_in_a_message_stays(places: Places, http: httpx.AsyncCl
 # Challenges
 
 
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_challenge_keeps_every_parameter_but_moves_the_servers_own_address(
-    places: Places, http: httpx.AsyncClient, status: int
-) -> None:
-    metadata = f"{places.own}/.well-known/oauth-protected-resource/mcp"
-    challenges = [
-        'Basic realm="the tasks, and more", charset="UTF-8"',
-        f'Bearer scope="tasks:read tasks:write",error="insufficient_scope" , error_description="More, \\"please\\"", '
-        f'resource_metadata="{metadata}", authorization_uri="https://login.example/", odd=token68==',
-        f'DPoP algs="ES256", resource_metadata={metadata}',
-        "Negotiate YIIJvwYGKwYBBQUC",
-    ]
-    answers = await at_all(http, places, "/said", status=status, challenge=challenges, body="{}")
-    assert answers["own"].values("www-authenticate") == challenges
-    assert_moves(answers, places)
-
-
 def unframed(answer: Exact) -> list[tuple[bytes, bytes]]:
     """The fields but Content-Length: whoever puts the client's id into a body writes it anew."""
     return [(name, value) for name, value in answer.headers if name.lower() != b"content-length"]
@@ -369,19 +274,3 @@ async def test_a_filtered_list_without_a_good_token_gets_the_servers_own_challen
     assert (through.status, through.reason, through.body) == (status, direct.reason, direct.body)
     assert unframed(through) == unframed(expected)
     assert through.values("www-authenticate") == expected.values("www-authenticate") != []
-
-
-async def test_a_filtered_list_is_refused_as_soon_as_the_token_has_expired(
-    places: Places, http: httpx.AsyncClient
-) -> None:
-    bearer = token("anna", [SCOPE], int(time.time()) + 1)
-    wire, _ = await Wire(f"{places.root}/mcp", http).at(authorization=f"Bearer {bearer}").initialize()
-    await wire.work("released", "task")
-    assert len(await wire.tasks(FILTERED)) == 1
-
-    async def refused() -> str | None:
-        reply = await wire.post("tasks/list", FILTERED)
-        return reply.headers["www-authenticate"] if reply.status == 401 else None
-
-    challenge = await eventually("the end of the token", refused)
-    assert challenge.endswith(f'resource_metadata="{places.root}/.well-known/oauth-protected-resource/mcp"')

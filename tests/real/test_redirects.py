@@ -94,15 +94,8 @@ async def test_what_it_says_is_right(mounted: Process, gateways: Gateways) -> No
         assert {line["why"] for line in failed(gateway)} == {f"the upstream answered 307: {said}"}
 
 
-async def test_try_says_it_too(mounted: Process) -> None:
-    ended = await forked("try", f"{mounted.origin}/mcp")
-    assert f"  address     {ADVICE}\n" in ended.stdout, ended
-    ended = await forked("try", f"{mounted.origin}/mcp/")
-    assert "redirects" not in ended.stdout
-
-
-@pytest.mark.parametrize("page", [b"Not Found", b'{"detail":"Not Found"}'])
-async def test_where_all_is_404_the_path_is_wrong(gateways: Gateways, page: bytes) -> None:
+async def test_where_all_is_404_the_path_is_wrong(gateways: Gateways) -> None:
+    page = b'{"detail":"Not Found"}'
     with in_a_thread(lambda _head, _body: response(page, b"Content-Type: application/json", status=b"404 No")) as port:
         upstream = {"url": f"http://127.0.0.1:{port}/mpc"}
         with gateways.process(port, upstream=upstream, log={"level": "info"}) as gateway:

@@ -72,65 +72,38 @@ def list_request(params: Json) -> bytes:
 # The conversation
 
 
-@pytest.mark.parametrize("step", COMPARABLE)
-def test_each_step_of_the_2x_client_sees_through_the_gateway_what_it_sees_directly(both: Both, step: str) -> None:
+def test_each_step_of_the_2x_client_sees_through_the_gateway_what_it_sees_directly(both: Both) -> None:
     direct, through = both.said
-    assert through[step] == direct[step]
-
-
-def test_the_conversation_was_one_of_this_revision(both: Both) -> None:
-    _, said = both.said
-    assert said["connect"]["result"] == {"version": REVISION, "era": "modern"}
-    [called] = said["tools/call"]["exchanges"]
+    assert {step: through[step] for step in COMPARABLE} == {step: direct[step] for step in COMPARABLE}
+    assert through["connect"]["result"] == {"version": REVISION, "era": "modern"}
+    [called] = through["tools/call"]["exchanges"]
     assert called["sent"] == {
         "mcp-method": "tools/call",
         "mcp-name": "echo",
-        "mcp-param-region": "=?base64?w6l0w6k=?=",
+        "mcp-param-region": "=?base64?w6l0w6k=?=",  # a header made of an argument
         "mcp-protocol-version": REVISION,
     }
-    assert all(exchange["session"] is None for step in COMPARABLE for exchange in said[step]["exchanges"])
-
-
-def test_a_header_made_of_an_argument_reaches_the_server(both: Both) -> None:
-    _, said = both.said
-    [content] = said["tools/call"]["result"]["content"]
+    [content] = through["tools/call"]["result"]["content"]
     assert content["text"] == "h\u00e9llo\u2028\U0001f600 from =?base64?w6l0w6k=?="
+    assert all(exchange["session"] is None for step in COMPARABLE for exchange in through[step]["exchanges"])
+    [content] = through["input required"]["result"]["content"]
+    assert (content["text"], len(through["input required"]["exchanges"])) == ("Hello, Anna", 2)
+    for method, name in (("get", "taskId"), ("update", "updated"), ("cancel", "cancelled")):
+        assert through[f"tasks/{method}"]["result"][name] == "task 0/\u00e9"
+    assert through["tasks/get unknown"]["error"]["code"] == -32602
 
 
-def test_an_answer_that_needs_input_first_takes_two_exchanges(both: Both) -> None:
-    _, said = both.said
-    [content] = said["input required"]["result"]["content"]
-    assert content["text"] == "Hello, Anna"
-    assert len(said["input required"]["exchanges"]) == 2
-
-
-def test_progress_comes_while_it_happens(both: Both) -> None:
+def test_progress_and_subscriptions_come_while_they_happen(both: Both) -> None:
     _, said = both.said
     assert [seen["progress"] for seen in said["progress"]["result"]["progress"]] == [1, 2, 3, 4]
     # A fifth of a second apart at the server: the first can only come early if nothing waits for the end.
     times = said["times of progress"]
     assert times["elapsed_ms"][0] < times["total_ms"] - 500
-
-
-def test_a_subscription_stream_brings_what_was_subscribed_to_and_ends_at_the_server_when_it_is_closed(
-    both: Both,
-) -> None:
-    _, said = both.said
     step = said["subscriptions/listen"]["result"]
     assert step["honored"] == {"toolsListChanged": True, "resourceSubscriptions": ["notes://one"]}
-    assert [change["method"] for change in step["changes"]] == [
-        "notifications/tools/list_changed",
-        "notifications/resources/updated",
-    ]
+    methods = ["notifications/tools/list_changed", "notifications/resources/updated"]
+    assert [change["method"] for change in step["changes"]] == methods
     assert (step["open"], step["closed"]) == (1, "local")
-
-
-def test_the_tasks_of_this_revision_are_the_servers_own(both: Both) -> None:
-    _, said = both.said
-    assert said["tasks/get"]["result"]["taskId"] == "task 0/\u00e9"
-    assert said["tasks/update"]["result"]["updated"] == "task 0/\u00e9"
-    assert said["tasks/cancel"]["result"]["cancelled"] == "task 0/\u00e9"
-    assert said["tasks/get unknown"]["error"]["code"] == -32602
 
 
 # What is not advertised, and not answered

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.forked import forked
-from tests.real.conftest import PAGE_SIZE_SMALL, SDKS, Json, Place, Runner, Wire, eventually, ids_of, selected
+from tests.real.conftest import PAGE_SIZE_SMALL, SDKS, Json, Place, Runner, Wire, ids_of, selected
 
 NOT_FOUND = -32602
 CRITERIA: list[Json] = [
@@ -77,22 +77,3 @@ async def test_the_task_of_another_session_is_got_or_not_as_the_server_says(
     assert json.loads(ended.stdout)["others_see"] == ("all" if shares else "none")
     # What he has asked for is in his list as little as before.
     assert (task_id in ids_of(await bert.tasks({"status": ["completed"]}))) == shares
-
-
-async def test_what_one_session_cancels_it_sees_at_once_and_another_soon_or_never(
-    place: Place, http: httpx.AsyncClient, shares: bool
-) -> None:
-    """Each session has an index of its own, which is as old as `max_age` at most."""
-    anna, bert = [(await Wire(place.gateway, http).initialize())[0] for _ in range(2)]
-    task_id = (await make(anna, 2))[1]
-    cancelled: Json = {"status": ["cancelled"], "taskIds": [task_id]}
-    assert await bert.tasks(cancelled) == []
-    answer = (await bert.post("tasks/cancel", {"taskId": task_id})).messages[-1]
-    assert ("error" in answer) == (not shares)
-    assert ids_of(await bert.tasks(cancelled)) == ([task_id] if shares else [])
-    expected = "cancelled" if shares else "working"
-
-    async def agrees() -> bool | None:
-        return (await anna.tasks({"taskIds": [task_id]}))[0]["status"] == expected or None
-
-    await eventually(f"the task to be {expected}", agrees)

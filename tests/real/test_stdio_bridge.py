@@ -59,11 +59,3 @@ async def test_the_tasks_of_a_server_on_stdio_are_filtered(bridged: str) -> None
         assert ids_of(await client.tasks({"status": ["failed", "cancelled"]})) == []
         await client.session.experimental.cancel_task(made[0])
         assert ids_of(await client.tasks({"status": ["cancelled"]})) == made[:1]
-
-
-async def test_another_session_has_a_server_of_its_own(bridged: str) -> None:
-    async with connected(bridged) as first, connected(bridged) as second:
-        call = first.session.experimental.call_tool_as_task
-        created = await call("simulate-research-query", {"topic": "mine", "ambiguous": False}, ttl=60000)
-        assert ids_of(await first.tasks({"orderBy": "createdAt"})) == [created.task.taskId]
-        assert ids_of(await second.tasks({"orderBy": "createdAt"})) == []

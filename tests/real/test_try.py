@@ -15,7 +15,7 @@ import pytest
 from tests.certificates import signed
 from tests.forked import forked
 from tests.launch import run
-from tests.real.conftest import Json, Place, Runner, Wire, eventually, free_port, ids_of, instant, selected
+from tests.real.conftest import Json, Place, Runner, Wire, free_port, ids_of, instant, selected
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import KINDS
 from tests.real.test_go_and_csharp import AZURE, kubernetes  # noqa: F401 (a fixture)
@@ -28,7 +28,6 @@ from tests.trials import (
     MAKES,
     NO_LIST,
     ONE_PAGE,
-    SAVES,
     YOURS,
     facts_of,
     judged,
@@ -103,24 +102,6 @@ async def test_the_python_sdks_server(runner: Runner, http: httpx.AsyncClient, o
         assert (facts["others_see"], facts["get_agrees"]) == ("none", True)
 
 
-async def test_the_typescript_sdks_server(runner: Runner, http: httpx.AsyncClient) -> None:
-    with runner.everything() as server:
-        wire, said = await Wire(f"{server.wait()}/mcp", http).initialize()
-        call = {"name": "simulate-research-query", "arguments": {"topic": "x"}, "task": {"ttl": 600_000}}
-        for number in range(13):
-            made = (await wire.post("tools/call", call)).result["task"]
-            if number:
-                await wire.post("tasks/cancel", {"taskId": made["taskId"]})
-
-        async def rests() -> bool | None:
-            return all(t["status"] in ("completed", "cancelled") for t in await wire.tasks({})) or None
-
-        await eventually("the tasks to rest", rests)
-        verdict = SAVES.format(1, 2)
-        facts = await compared(wire, said, ["--session", wire.headers["mcp-session-id"]], 2, verdict, True)
-        assert (facts["server"]["name"], facts["others_see"]) == ("mcp-servers/everything", "none")
-
-
 @pytest.mark.parametrize("by", ["HTTP", "stdio"])
 async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner, tmp_path: Path, by: str) -> None:
     make = ["--create", "work", "--arguments", '{"name": "x"}']
@@ -167,36 +148,6 @@ async def test_the_sdks_servers_on_stdio(tmp_path: Path) -> None:
         assert (facts["later"]["tasks"], facts["by_hand_later"]["tasks"], facts["get_agrees"]) == (1, 1, True)
         assert "others_see" not in facts
     assert rows == [[], []]
-
-
-async def test_a_server_whose_users_are_told_by_a_header(
-    runner: Runner, http: httpx.AsyncClient, tmp_path: Path
-) -> None:
-    secret = tmp_path / "fields"
-    secret.write_text("X-Api-Key: one\n\n")
-    with runner.server("by_user") as server:
-        wire, said = await Wire(f"{server.wait()}/mcp", http).at(x_api_key="one").initialize()
-        for label in range(12):
-            task_id = await wire.work("", str(label))
-            if label % 6:
-                await wire.post("tasks/cancel", {"taskId": task_id})
-        verdict = SAVES.format(3, 4)
-        facts = await compared(wire, said, ["--header-file", str(secret)], 4, verdict, True)
-        assert "others_see" not in facts and facts["by_hand"]["page_size"] == 3
-        assert "does not say which server gives tokens" in await refused(wire.url)
-        async with on_the_way(wire.url) as witness:
-            await judged(witness, "--header", "X-Api-Key: two", verdict=EMPTY, forms="JSON")
-
-
-async def test_a_server_of_batches_and_one_that_speaks_two_revisions(runner: Runner, http: httpx.AsyncClient) -> None:
-    with runner.server("batches") as batches, runner.node_server("revision_2026_server") as two:
-        for server, made in ((batches, 3), (two, 0)):
-            wire, said = await Wire(f"{server.wait()}/mcp", http).initialize()
-            for _ in range(made):
-                await wire.post("tools/call", {"name": "work", "arguments": {}, "task": {}})
-            facts = await compared(wire, said, [], 1, ONE_PAGE.format("3 tasks"))
-            assert facts["by_hand"]["tasks"] == 3
-            assert facts["get_agrees"] == (server is batches), "the second has no tasks/get for this revision"
 
 
 async def test_a_task_that_try_makes_is_listed(runner: Runner) -> None:

@@ -17,6 +17,7 @@ from gateway.query.criteria import capability
 from tests.stdio.harness import (
     INITIALIZE,
     OWN,
+    QUERY_ALL,
     Side,
     Stage,
     call,
@@ -119,10 +120,7 @@ async def differences(steps: Sequence[Step]) -> list[str]:
     except (AssertionError, TimeoutError, OSError) as late:
         return [repr(late)]
     found = []
-    for side, one, other in (
-        ("client", plain.client, gateway.client),
-        ("server", plain.server, gateway.server),
-    ):
+    for side, one, other in (("client", plain.client, gateway.client), ("server", plain.server, gateway.server)):
         if one != passed(other):
             found.append(f"the {side} received {passed(other)!r}, directly {one!r}")
     if QUERY_ID in gateway.server:
@@ -136,14 +134,27 @@ async def differences(steps: Sequence[Step]) -> list[str]:
 
 _LARGE: Final = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"text":"' + b"x" * 3000
 _BAD_QUERY: Final = call("query-bad", "tasks/list", status=["x"])
+_MCP: Final = "io.modelcontextprotocol"
 _HELLO: Final[list[Step]] = [("client", INITIALIZE), ("server", initialized())]
 
 TABLE: Final[dict[str, list[Step]]] = {
     "initialize": _HELLO,
-    "initialize, its ids 1 and text": [
+    "initialize, its ids 1 and text, in escapes, with CR LF": [
         ("client", call("1", "initialize")),
         ("server", initialized(1)),
-        ("server", initialized("1")),
+        (
+            "server",
+            b" " + initialized("1").replace(b'"1"', b'"\\u0031"').replace(b"{}", b'{},"n":1e400', 1)[:-1] + b"\r\n",
+        ),
+    ],
+    "a server that filters by itself": [
+        ("client", INITIALIZE),
+        ("server", result(0, {"capabilities": {"tasks": {"list": {"filter": {}}}}})),
+        ("client", QUERY_ALL),
+    ],
+    "a query of a later revision": [
+        *_HELLO,
+        ("client", call("q", "tasks/list", order="asc", _meta={f"{_MCP}/protocolVersion": "2026-07-28"})),
     ],
     "an answer between the pieces of a large line": [
         *_HELLO,
@@ -158,10 +169,7 @@ TABLE: Final[dict[str, list[Step]]] = {
         ("query", call("query-1", "tasks/list", order="asc")),
         ("server", notification("a") + notification("b")),
     ],
-    "lines that end with CR LF": [
-        ("client", call(1, "ping")[:-1] + b"\r\n"),
-        ("server", result(1, {})[:-1] + b"\r\n"),
-    ],
+    "lines that end with CR LF": [("client", call(1, "ping")[:-1] + b"\r\n"), ("server", result(1, {})[:-1] + b"\r\n")],
     "queries of another JSON-RPC, and in a batch": [
         ("client", b'{"jsonrpc":"1.0","id":1,"method":"tasks/list","params":{"order":"asc"}}\n'),
         ("client", b'[{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"order":"asc"}}]\n'),

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Final
 
-from tests.launch import COMMAND, piped, run_bytes
+from tests import forked
+from tests.launch import COMMAND, piped
 
 WAIT_S: Final = 60.0  # long, because a machine may be busy
 
@@ -19,9 +20,9 @@ def closing(streams: Sequence[int], command: Sequence[str]) -> list[str]:
     return ["sh", "-c", f'exec "$@" {" ".join(f"{number}>&-" for number in streams)}', "sh", *command]
 
 
-def ran(*server: str, data: bytes = b"", flags: Sequence[str] = ()) -> "subprocess.CompletedProcess[bytes]":
-    """What a server under the gateway printed, and how it ended."""
-    return run_bytes("stdio", *flags, "--", *server, data=data)
+def ran(*server: str, data: bytes = b"", flags: Sequence[str] = ()) -> forked.Ended:
+    """What a server under the gateway printed, and how it ended. The gateway is a fork."""
+    return forked.ran("stdio", *flags, "--", *server, text=data.decode())
 
 
 class Talk:

@@ -2,17 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
-from unittest.mock import patch
+from typing import Final
 
 import pytest
 
-from gateway.mcp import jsonrpc
-from gateway.stdio.lines import Line, LineParser
-from gateway.stdio.messages import LargeLine, Outlet
-from gateway.stdio.proxy import StdioProxy
+from tests.edits import faults
 from tests.stdio.compare import TABLE, differences, generated
 
 EXAMPLES: Final = int(os.environ.get("STDIO_EXAMPLES", "400"))
@@ -36,87 +30,31 @@ def test_nothing_differs_in_generated_transcripts(first: int) -> None:
 
 # ---- faults ----
 
-
-def ends_lines_its_own_way() -> AbstractContextManager[Any]:
-    """CRLF becomes LF."""
-    take = LineParser._take
-
-    def taken(parser: LineParser, data: bytes, ended: bool) -> Line:
-        line = take(parser, data, ended)
-        return Line(line.raw.replace(b"\r\n", b"\n"), line.whole, line.ended)
-
-    return patch.object(LineParser, "_take", taken)
-
-
-def interrupts_lines() -> AbstractContextManager[Any]:
-    """A message of the gateway's own goes out at once, wherever in a line the others are."""
-
-    def insist(outlet: Outlet, message: bytes) -> None:
-        outlet.sink.write(message + b"\n")
-
-    return patch.object(Outlet, "insist", insist)
-
-
-def drops_what_is_no_json() -> AbstractContextManager[Any]:
-    """Only messages pass."""
-    pass_on = Outlet.pass_on
-
-    def passed(outlet: Outlet, line: Line) -> None:
-        if not line.whole or jsonrpc.parse(line.raw) is not None:
-            pass_on(outlet, line)
-
-    return patch.object(Outlet, "pass_on", passed)
+FAULTS: Final = faults({
+    "CRLF becomes LF": (
+        r"return Line\(raw, whole, ended\)", r'return Line(raw.replace(b"\\r\\n", b"\\n"), whole, ended)'
+    ),
+    "a message of the gateway's own goes out wherever in a line the others are": (
+        r"(?<=if )self\.is_inside(?=:\n\s+self\._waiting\.append)", "False"
+    ),
+    "what is no JSON is dropped": (
+        r"(?=self\.sink\.write\(line\.raw\))", "(not line.whole or jsonrpc.parse(line.raw) is not None) and "
+    ),
+    "a line without its end is lost": (r'(?<=return )self\._take\(b"", ended=False\)(?= if)', "None"),
+    "what answers a request of the gateway's passes as well": (
+        r"(?<=answer\(message_id, message\)\n)(\s+return) True", r"\1 False"
+    ),
+    "1 and its text are one id": (r"(?<=data = )bytes\(raw\)(?=\n\s+if data\.startswith)", r"bytes(raw).strip(b'\"')"),
+    "large lines are cut": (r"return pieces if self\.fate is .*", "return [line] if line.ended else []"),
+    "messages are written anew": (
+        r"(?<=self\.sink\.write\()line\.raw(?=\))",
+        r'line.raw if not line.whole or jsonrpc.parse(line.raw) is None else line.raw.rstrip() + b"\\n"',
+    ),
+})  # fmt: skip
 
 
-def loses_the_last_line() -> AbstractContextManager[Any]:
-    """A line without its end is none."""
-    return patch.object(LineParser, "rest", lambda _: None)
-
-
-def shows_its_own_responses() -> AbstractContextManager[Any]:
-    """What answers a request of the gateway's passes as well."""
-    stays = StdioProxy._stays
-
-    def shown(proxy: StdioProxy, line: Line) -> bool:
-        stays(proxy, line)
-        return False
-
-    return patch.object(StdioProxy, "_stays", shown)
-
-
-def takes_text_and_numbers_for_the_same() -> AbstractContextManager[Any]:
-    """`1` and `"1"` are one id: so the response to `initialize` is looked for in the wrong place."""
-    return patch.object(jsonrpc, "id_of", lambda raw: bytes(raw).strip(b'"'))
-
-
-def cuts_large_lines() -> AbstractContextManager[Any]:
-    def feed(large: LargeLine, line: Line) -> list[Line]:
-        return [line] if line.ended else []
-
-    return patch.object(LargeLine, "feed", feed)
-
-
-@contextmanager
-def writes_anew() -> Iterator[None]:
-    pass_on = Outlet.pass_on
-
-    def passed(outlet: Outlet, line: Line) -> None:
-        if line.whole and jsonrpc.parse(line.raw) is not None:
-            line = Line(line.raw.rstrip() + b"\n", line.whole, line.ended)
-        pass_on(outlet, line)
-
-    with patch.object(Outlet, "pass_on", passed):
-        yield
-
-
-FAULTS: Final = (
-    *(ends_lines_its_own_way, interrupts_lines, drops_what_is_no_json, loses_the_last_line, shows_its_own_responses),
-    *(takes_text_and_numbers_for_the_same, cuts_large_lines, writes_anew),
-)
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_on_purpose_is_found(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_on_purpose_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.stdio.harness.WAIT_S", 0.5)
 
     async def is_found() -> bool:
@@ -125,5 +63,5 @@ def test_a_fault_on_purpose_is_found(fault: Any, monkeypatch: pytest.MonkeyPatch
                 return True
         return False
 
-    with fault():
+    with FAULTS[fault]():
         assert asyncio.run(is_found())

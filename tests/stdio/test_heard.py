@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gateway.config import StdioConfig
-from tests.stdio.harness import QUERY_ALL, Json, Stage, call, line, result, task, through
+from tests.stdio.harness import Json, Stage, call, line, result, task, through
 
 LARGE: Final = "x" * (StdioConfig().limits.inspected_body_bytes_max + 1)
 
@@ -77,20 +77,6 @@ async def test_a_task_of_a_request_that_passed_unread_is_heard_though_another_of
         assert stage.gauge("requests_in_flight") == {"stdio": 0}
 
 
-@pytest.mark.parametrize("unread", [large, large_id_first, illegible])
-async def test_a_request_that_passes_unread_is_under_way_until_it_is_answered(
-    unread: Callable[[object], bytes],
-) -> None:
-    async with fresh_stage() as stage:
-        await stage.client.send(unread(1))
-        await stage.server.until(lambda: stage.server.received.count(b"\n") == 3, "the request")
-        assert stage.gauge("requests_in_flight") == {"stdio": 1}
-        await stage.server.send(result(1, {"task": task("new")}))
-        await stage.client.hears(b'"new"')
-        assert stage.gauge("requests_in_flight") == {"stdio": 0}
-        assert await asked_for(stage, "new") == ["new"]
-
-
 async def test_a_large_response_of_the_clients_is_no_request_of_its_id() -> None:
     """The server counts its own requests, so their ids may be those of requests under way."""
     async with fresh_stage() as stage:
@@ -111,26 +97,3 @@ async def test_a_task_in_a_response_whose_own_id_is_no_utf_8_is_heard() -> None:
         await stage.server.send(response % json.dumps(task("new")).encode())
         await stage.client.hears(b'"new"')
         assert await asked_for(stage, "new") == ["new"]
-
-
-@pytest.mark.parametrize("again", [False, True])
-async def test_a_task_that_is_no_utf_8_is_asked_for_before_it_is_shown(again: bool) -> None:
-    """If it is none again, U+FFFD stands for each byte. The line passes as it came."""
-
-    def written(message_id: object, value: Json, odd: bool) -> bytes:
-        return result(message_id, value).replace(b'"?"', b'"caf\xe9"' if odd else b'"well"')
-
-    async with fresh_stage() as stage:
-        made = {**task("new"), "statusMessage": "?"}
-        await stage.client.send(call(1, "tools/call", name="work", task={}))
-        await stage.server.until(lambda: stage.server.received.count(b"\n") == 3, "the request")
-        await stage.server.send(passed := written(1, {"task": made}, odd=True))
-        await stage.client.hears(passed)
-        assert stage.gauge("requests_in_flight") == {"stdio": 0}
-        await stage.client.send(QUERY_ALL.replace(b'"q"', b'"l1"'))
-        own = await stage.server.own(2)
-        assert (own["method"], own["params"]) == ("tasks/get", {"taskId": "new"})
-        await stage.server.send(written(own["id"], made, odd=again))
-        await stage.client.hears(b'"id":"l1"')
-        [shown] = json.loads(stage.client.lines()[-1])["result"]["tasks"]
-        assert shown == {**made, "statusMessage": "caf\ufffd" if again else "well"}

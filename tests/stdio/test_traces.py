@@ -72,12 +72,6 @@ def test_each_request_is_below_the_traceparent_of_its_message(tmp_path: Path, pa
         assert b"5ecret" not in b"".join(collector.bodies)
 
 
-def test_a_request_without_traceparent_begins_a_trace(tmp_path: Path) -> None:
-    with collecting() as collector:
-        one, other = spans_of(collector, tmp_path, call(1, "ping"), call(2, "ping"))
-        assert not one.parent_span_id and not other.parent_span_id and one.trace_id != other.trace_id
-
-
 def test_a_variable_that_opentelemetry_refuses_is_a_fault_of_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,4 +79,4 @@ def test_a_variable_that_opentelemetry_refuses_is_a_fault_of_the_configuration(
     config = tmp_path / "config.yaml"
     config.write_text('{"traces": {"endpoint": "http://127.0.0.1:4318"}}')
     ended = ran("true", flags=("--config", str(config)))
-    assert ended.returncode == 2 and ended.stderr.startswith(b"taskgate: traces: OpenTelemetry refuses a variable")
+    assert ended.returncode == 2 and ended.stderr.startswith("taskgate: traces: OpenTelemetry refuses a variable")

@@ -43,13 +43,10 @@ class Server:
 
     tasks_capability: Json = field(default_factory=lambda: THREE)
     lists: bool = False
-    refuses: bytes = b""  # everybody, with this status
     tasks: dict[str, tuple[str, str, Json]] = field(default_factory=dict)  # by id: session, token, task
     asked: list[Json] = field(default_factory=list)
 
     def response(self, asked: Message) -> bytes:
-        if self.refuses:
-            return response(b"", status=self.refuses)
         if asked.method == b"DELETE":
             return response(b"")
         message = body(asked)

@@ -75,32 +75,6 @@ async def told_of_owners(store: Store) -> None:
     await eventually(there, "owners in the store")
 
 
-async def test_a_task_is_its_makers_at_each_replica(guarded: Fleet) -> None:
-    async with guarded.pair(**OWN) as (one, other):
-        ada, eve = await one.open("ada"), await one.open("eve")
-        again = Caller((await other.open("ada")).session, "ada")
-        for _ in range(5):
-            made = await make(one, ada)
-            await soon(other, ada, made)
-            for replica in (one, other):
-                assert await got(replica, again, made)
-                assert await got(replica, Caller(ada.session, "renewed"), made)
-                assert not await got(replica, eve, made)
-        for replica in (one, other):
-            assert await replica.ids(ada) == await replica.ids(again) == sorted(guarded.server.tasks)
-            assert await replica.ids(eve) == []
-
-
-async def test_owners_outlive_all_replicas(guarded: Fleet) -> None:
-    async with guarded.replica(**OWN) as one:
-        ada, eve = await one.open("ada"), await one.open("eve")
-        made = await make(one, ada)
-    async with guarded.replica(**OWN) as other:
-        assert not await got(other, eve, made)
-        assert await got(other, ada, made)
-        assert await other.ids(ada) == [made]
-
-
 async def test_an_id_that_is_made_again_at_another_replica_is_its_last_makers(guarded: Fleet) -> None:
     async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
         ada, eve = await one.open("ada"), await one.open("eve")

@@ -3,13 +3,11 @@
 What a replica could have from the server itself proves nothing: so the server's list omits what is looked for.
 """
 
-import asyncio
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,8 +19,6 @@ from tests.redis_process import Store
 from tests.relay.messages import call, filtered, task
 from tests.store.conftest import NATIVE, PATIENCE, Caller, Fleet, known
 
-NO_CRAWLS: dict[str, Any] = {"index": {"full_crawl_interval": "1h"}}
-
 
 async def values(store: Store) -> list[str]:
     found: list[str] = []
@@ -30,11 +26,6 @@ async def values(store: Store) -> list[str]:
         is_set = await store.run("TYPE", key) == "zset"
         found += await store.run("ZRANGE", key, 0, -1) if is_set else [await store.run("GET", key)]
     return found
-
-
-async def max_age_after(moment: float, max_age_s: float = 1.0) -> None:
-    """Return when `max_age` has passed since a moment."""
-    await asyncio.sleep(moment + max_age_s - asyncio.get_running_loop().time())
 
 
 # ---- the way to it ----
@@ -82,25 +73,6 @@ async def test_tasks_that_the_list_omits_outlive_their_replica(fleet: Fleet) -> 
         made = await one.make(caller)
     async with fleet.replica() as other:
         assert await other.ids(caller) == [made]
-
-
-async def test_a_task_that_a_client_only_looked_at_is_known_at_another_replica(fleet: Fleet, store: Store) -> None:
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        fleet.server.tasks["t-1"] = (caller.session, "Bearer " + caller.token, task("t-1"))
-        await one.ask(caller, call("tasks/get", taskId="t-1"))
-        await known(store, 1)
-        assert await other.ids(caller) == ["t-1"]
-
-
-async def test_the_method_of_a_task_is_known_at_another_replica(fleet: Fleet, store: Store) -> None:
-    for fleet.server.lists in (False, True):
-        async with fleet.pair() as (one, other):
-            caller = await one.open()
-            made = {method: await one.make(caller, method) for method in ("tools/call", "prompts/get")}
-            await known(store, 2 + 2 * fleet.server.lists)
-            for method, task_id in made.items():
-                assert await other.ids(caller, methods=[method]) == [task_id]
 
 
 async def test_a_task_that_is_known_already_gets_the_method_that_another_replica_saw(
@@ -153,24 +125,6 @@ async def test_a_session_that_moves_costs_one_crawl_where_the_list_shows_all(fle
 
 
 # ---- what changes meanwhile ----
-
-
-async def test_a_task_that_one_replica_found_gone_goes_at_another_within_max_age(fleet: Fleet, store: Store) -> None:
-    """Of a task that has ended, no replica would ask again before its next full crawl."""
-    async with fleet.pair(**NO_CRAWLS) as (one, other):
-        caller = await one.open()
-        kept, made = await one.make(caller), await one.make(caller)
-        for *_, each in fleet.server.tasks.values():
-            each["status"] = "completed"
-        await known(store, 2)
-        for replica in (one, other):
-            assert await replica.ids(caller, status=["working", "completed"]) == sorted([kept, made])
-        del fleet.server.tasks[made]
-        assert "error" in await one.ask(caller, call("tasks/get", taskId=made))
-        at = asyncio.get_running_loop().time()
-        await eventually(lambda: _tells_of(store, made), "the end of the task in the store")
-        await max_age_after(at)
-        assert await other.ids(caller, status=["completed"]) == [kept]
 
 
 async def _tells_of(store: Store, task_id: str) -> bool:
@@ -236,20 +190,6 @@ async def test_what_the_store_makes_up_is_shown_to_nobody(fleet: Fleet, store: S
                 await store.run("ZADD", key, 2e15 + number, value)
         assert await other.ids(caller) == [made]
         assert {m["params"]["taskId"] for m in fleet.server.asked if m["method"] == "tasks/get"} == {made, "made up"}
-
-
-@pytest.mark.parametrize("status", [b"401 Unauthorized", b"403 Forbidden", b"404 Not Found"])
-async def test_a_refusal_at_one_replica_loses_no_task_at_any(status: bytes, fleet: Fleet) -> None:
-    """The other replica went on showing the task, and the one where the caller was refused once never did again."""
-    async with fleet.pair_with_task(index={"max_age": 0}) as (one, other, caller, made):
-        fleet.server.refuses = status
-        for method in ("tasks/get", "tasks/list"):
-            refused = await other.exchange(caller, call(method, taskId=made))
-            assert refused.status == int(status[:3])
-        assert (await other.exchange(caller, filtered(status=["working"]))).status == int(status[:3])
-        fleet.server.refuses = b""
-        for replica in (one, other, one):
-            assert await replica.ids(caller) == [made]
 
 
 @pytest.mark.parametrize("knew", [True, False])

@@ -24,14 +24,8 @@ _STEER: Final = "\x1b[2J\x1b]0;x\x07\x9b31m\u202e\r\n\x00\x7f\u2028taskgate try:
 
 _TEXTS: Final = (_STEER, "", "x" * 5_000, "\n" * 50, "2025-11-25", "2026-13-99T99:99:99Z", "9999-12-31T23:59:59Z")
 _URLS: Final = (
-    "//[x",
-    "http://[::1",
-    "mailto:x",
-    "file:///etc/passwd",
-    "http://\u202e/",
-    "/mcp",
-    "http://" + "a" * 300,
-)
+    "//[x", "http://[::1", "mailto:x", "file:///etc/passwd", "http://\u202e/", "/mcp", "http://" + "a" * 300,
+)  # fmt: skip
 _VALUES: Final = (
     *(b"7", b"-1", b"1.5", b"true", b"false", b"null", b"[]", b"{}", b"[7]", b"[[]]", b'[{"taskId":7}]', b'{"a":7}'),
     *(b"9" * 30, b"9" * 5_000, b"-" + b"9" * 4_301, b"1e999", b"-1e999", b"1e-999", b"NaN", b"-Infinity", b"01", b"+1"),

@@ -1,24 +1,26 @@
-"""Filtered lists at every kind of server: right, whatever happens there and whoever saw it; and at the stated cost."""
+"""Filtered lists at servers that are peculiar (DESIGN 2.15, 2.16, 6.9), and at each kind's stated cost.
+
+That a list is right, whatever happens: tests/model; at each kind of server: test_try.py.
+"""
 
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final
 
 import pytest
 
 from tests.launch import ROOT, Gateways
-from tests.real.conftest import selected
-from tests.relay.messages import Json, call
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import LAST_CHUNK, Json, call, chunk, dumps, notification, stream
 from tests.relay.rig import Session, final, rig_with
+from tests.rules import plain
 from tests.world.costs import HEAD, LIVE, measured
 from tests.world.servers import KINDS, Server, shown
 
-STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
-ACTS: Final = 36
-SEEDS: Final = 2
-
 each = pytest.mark.parametrize("name", KINDS)
+RUST: Final = KINDS["Rust SDK (rmcp) to 2.2"]
 
 
 async def listed(session: Session, request_id: object = 1, **criteria: object) -> Json:
@@ -28,102 +30,20 @@ async def listed(session: Session, request_id: object = 1, **criteria: object) -
     return page
 
 
-async def all_listed(session: Session, criteria: Json, again: Json | None = None, pages_max: int = 1000) -> list[Json]:
+async def all_listed(session: Session, criteria: Json, pages_max: int = 1000) -> list[Json]:
     page = await listed(session, **criteria)
     tasks: list[Json] = page["tasks"]
     while "nextCursor" in page and (pages_max := pages_max - 1):
-        page = await listed(session, **(again or {}), cursor=page["nextCursor"])
+        page = await listed(session, cursor=page["nextCursor"])
         tasks = tasks + page["tasks"]
     return tasks
 
 
-T = TypeVar("T", bound=Server)
-
-
 @asynccontextmanager
-async def in_front_of(server: T, gateways: Gateways, **index: object) -> AsyncIterator[tuple[T, Session]]:
+async def in_front_of(server: Server, gateways: Gateways, **index: object) -> AsyncIterator[tuple[Server, Session]]:
     async with rig_with(gateways, index=index) as rig:
         rig.serve(server)
         yield server, Session(rig)
-
-
-class Play:
-    """A random history at a server. A list must have all tasks that passed and that the server has (DESIGN 6.8)."""
-
-    def __init__(self, server: Server, session: Session, rng: random.Random) -> None:
-        self.server = server
-        self.session = session
-        self.rng = rng
-        self.known: set[str] = set()
-        self._count = 0
-
-    async def act(self) -> None:
-        """Anything happens."""
-        ids = list(self.server.tasks)
-        task_id = self.rng.choice(ids or [""])
-        kinds = ["made here", "made here", "made elsewhere", "changes", "changes", "goes", "read", "page"]
-        match self.rng.choice(kinds if ids else kinds[:3]):
-            case "made here":
-                self._count += 1
-                made = await self.session.ask(call("tools/call", f"r{self._count}", name="work", task={}))
-                self.known.add(final(made)["result"]["task"]["taskId"])
-            case "made elsewhere":
-                self._count += 1
-                self.server.add(self.rng.choice(STATUSES), f"r{self._count}" if self._by_request else None)
-            case "changes" if self.server.tasks[task_id]["status"] in STATUSES[:2]:
-                self.server.change(task_id, self.rng.choice(STATUSES))
-            case "goes":
-                del self.server.tasks[task_id]
-            case "read":
-                await self.session.ask(call("tasks/get", 1, taskId=task_id))
-                self.known.add(task_id)
-            case "page":
-                self.known |= {*shown(final(await self.session.ask(call("tasks/list")))["result"])}
-
-    @property
-    def _by_request(self) -> bool:
-        return self.server.kind.ids == "requests"
-
-    async def check(self) -> None:
-        """Every query has the tasks that it should have, in their order, on pages that follow each other."""
-        self.known |= {task["taskId"] for task in self.server.listed}
-        for criteria in self._queries():
-            expected = selected([t for i, t in self.server.tasks.items() if i in self.known], criteria)
-            got = await all_listed(self.session, criteria, again=criteria)
-            ids = [task["taskId"] for task in got]
-            if self.server.kind.reads_now:
-                assert sorted(ids) == sorted(expected), criteria
-                assert all(task["status"] == self.server.tasks[task["taskId"]]["status"] for task in got)
-            else:
-                assert ids == expected, criteria
-                assert got == [self.server.tasks[task_id] for task_id in ids]
-
-    def _queries(self) -> list[Json]:
-        status = self.rng.choice(STATUSES)
-        some = self.rng.sample([*self.server.tasks, "nobody"], min(3, len(self.server.tasks)))
-        return [
-            {"orderBy": "createdAt", "order": self.rng.choice(("asc", "desc"))},
-            {"status": self.rng.choice(([status], status))},
-            {"taskIds": [i for i in some if i in self.known] or "nobody", "order": "asc"},
-        ]
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-@each
-async def test_a_list_has_all_that_the_server_shows_and_all_that_was_seen(
-    gateways: Gateways, name: str, seed: int
-) -> None:
-    kind = KINDS[name]
-    index: Json = {"max_age": "0s", "full_crawl_interval": "0s", "page_size": 100 if kind.reads_now else 7}
-    async with in_front_of(Server(kind), gateways, **index) as (server, session):
-        play = Play(server, session, random.Random(seed))
-        if seed == 0:
-            await play.check()  # a server without tasks
-        server.fill(30, 5)
-        for number in range(ACTS):
-            await play.act()
-            if number % 6 == 5:
-                await play.check()
 
 
 # What docs/clients.md says of lists that are longer than a page: the order, and `max_age`.
@@ -135,11 +55,90 @@ async def test_tasks_whose_instants_move_at_every_reading_are_on_one_page_each(
     gateways: Gateways, by: str, order: str
 ) -> None:
     """While pages are read within one `max_age`."""
-    rust = Server(KINDS["Rust SDK (rmcp) to 2.2"])
-    async with in_front_of(rust, gateways, max_age="1h", full_crawl_interval="1h", page_size=7) as (server, session):
+    async with in_front_of(Server(RUST), gateways, max_age="1h", full_crawl_interval="1h", page_size=7) as (
+        server,
+        session,
+    ):
         server.fill(30, 30)
         tasks = await all_listed(session, {"orderBy": by, "order": order}, pages_max=10)
         assert sorted(task["taskId"] for task in tasks) == sorted(server.tasks)
+
+
+async def make(session: Session, request_id: object = 1) -> str:
+    made = final(await session.ask(call("tools/call", request_id, name="work", task={})))["result"]["task"]
+    return str(made["taskId"])
+
+
+async def test_a_task_whose_result_was_fetched_leaves_the_list(gateways: Gateways) -> None:
+    """The result goes with its task there, and the error for it is -32002: the list was an error from then on."""
+    async with in_front_of(Server(RUST), gateways, max_age="0s", full_crawl_interval="0s") as (server, session):
+        for request_id in ("a", "b"):
+            server.change(await make(session, request_id), "completed")
+        assert {*shown(await listed(session, order="asc"))} == {"a", "b"}
+        await session.ask(call("tasks/result", taskId="a"))
+        assert shown(await listed(session, order="asc")) == ["b"]
+
+
+async def test_a_notification_of_another_sessions_task_brings_nothing_into_the_list(gateways: Gateways) -> None:
+    """mcp-go sends it to all sessions. `tasks/get` does not know the task here."""
+    async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "1h"}) as rig:
+        server = Server(KINDS["mcp-go"])
+        session = Session(rig)
+        mine = server.add()
+        others: Json = {**server.tasks[mine], "taskId": "of another", "status": "failed"}
+
+        async def script(request: Message, peer: Peer) -> bytes:
+            said = await server(request, peer)
+            if b'"ping"' not in request.body:
+                return said
+            told = dumps(notification("notifications/tasks/status", **others))
+            pong = said.partition(b"\r\n\r\n")[2]
+            return stream() + chunk(b"data: " + told + b"\n\n" + b"data: " + pong + b"\n\n") + LAST_CHUNK
+
+        rig.serve(script)
+        for _ in range(2):  # before the first list, and after
+            await session.ask(call("ping"))
+            assert shown(await listed(session, order="asc")) == [mine]
+
+
+# ---- odd ids, equal instants, instants far away ----
+
+ODD_IDS: Final = [
+    "", " ", "a b", "a/b?c#d", "\u00e9", "e\u0301", "\ufdfa", "\u202eid", "\u2028", "\x00", "\x7f", '"\\', "\U0001f600",
+    "\U0001d518", "\ufeff", "\uffff", "0", "00", "1e400", "null", "\u0663", "a" * 256, "b" * 257, "\u00df", "SS",
+    "\u0130", "z\u0301\u0327", "\U0010ffff", "\ud7ff",
+]  # fmt: skip
+FAR: Final = [
+    "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "1969-12-31T23:59:59.999999999Z", "1970-01-01T00:00:00Z",
+    "2016-12-31T23:59:60Z", "2026-11-01T00:00:00.0000001Z", "2026-11-01T00:00:00.00000010-00:00",
+    "2026-11-01t00:00:00z", "9999-12-31T23:59:59.9Z", "9999-12-31T23:59:59-23:59",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["TypeScript SDK 1.x", "C# SDK 1.x", "any with the newest first, 50 a page", "FastMCP 3.4"]
+)
+@pytest.mark.parametrize("seed", range(2))
+async def test_odd_ids_equal_instants_and_instants_far_away(gateways: Gateways, name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    async with in_front_of(Server(KINDS[name]), gateways, max_age="0s", full_crawl_interval="1h", page_size=3) as (
+        server,
+        session,
+    ):
+        for task_id in rng.sample(ODD_IDS, len(ODD_IDS)):
+            server.add(rng.choice(("working", "completed")), task_id, rng.choice(FAR))
+            await session.ask(call("tasks/get", taskId=task_id))
+        for order in ("asc", "desc"):
+            got = await all_listed(session, {"orderBy": "createdAt", "order": order})
+            assert got == [server.tasks[i] for i in _in_order(server, order)]
+        some = rng.sample(ODD_IDS, 3)
+        assert {*shown(await listed(session, taskIds=some))} == {*some}
+        assert shown(await listed(session, taskIds=some[0])) == some[:1]
+
+
+def _in_order(server: Server, order: str) -> list[str]:
+    key = {task_id: (plain.instant(task["createdAt"]), task_id) for task_id, task in server.tasks.items()}
+    return sorted(server.tasks, key=key.__getitem__, reverse=order == "desc")
 
 
 # ---- what it costs ----
@@ -164,13 +163,3 @@ async def test_the_cost_in_the_docs_is_what_is_counted(gateways: Gateways, name:
 
 def test_the_table_has_these_servers_and_no_others() -> None:
     assert list(rows()) == list(KINDS)
-
-
-@each
-async def test_within_max_age_a_query_costs_nothing(gateways: Gateways, name: str) -> None:
-    async with in_front_of(Server(KINDS[name]), gateways, max_age="1h", full_crawl_interval="1h") as (server, session):
-        server.fill(100, 10)
-        await listed(session, status="working")
-        before = server.asked.copy()
-        await listed(session, status="completed", order="asc")
-        assert server.asked == before

@@ -94,8 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     app = Starlette(
-        routes=[Route("/{path:path}", post, methods=["POST"])],
-        middleware=[Middleware(GZipMiddleware, minimum_size=0)],
+        routes=[Route("/{path:path}", post, methods=["POST"])], middleware=[Middleware(GZipMiddleware, minimum_size=0)]
     )
     uvicorn.run(app, port=parser.parse_args().port, log_level="warning", timeout_graceful_shutdown=1)
 

@@ -1,11 +1,11 @@
 """A server that asks for a login, and the authorization server that gives it: the Python SDK's own parts of both.
 
-    python -m tests.real.servers.login --port 3001 [--authority http://127.0.0.1:3002]
+    python -m tests.real.servers.login --port 3001
 
 The tasks are those of python_sdk, with JSON. /mcp is a resource whose challenges say where its metadata is,
-/quiet/mcp one whose challenges do not. Every address that it tells is its own; with --authority its tokens come from
-that other server. Who asks for a login gets it. Everything is compressed for who accepts that. /said and some paths of
-/.well-known answer what the query says, and /moved redirects to /mcp. A token is its own proof: `token` makes one.
+/quiet/mcp one whose challenges do not. Every address that it tells is its own. Who asks for a login gets it. Everything
+is compressed for who accepts that. /said answers what the query says, and /moved redirects to /mcp. A token is its own
+proof: `token` makes one.
 """
 
 import argparse
@@ -28,11 +28,7 @@ from mcp.server.auth.provider import (
     RefreshToken,
     construct_redirect_uri,
 )
-from mcp.server.auth.routes import (
-    build_resource_metadata_url,
-    create_auth_routes,
-    create_protected_resource_routes,
-)
+from mcp.server.auth.routes import build_resource_metadata_url, create_auth_routes, create_protected_resource_routes
 from mcp.server.auth.settings import ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import AnyHttpUrl
@@ -133,18 +129,16 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
 
 
 async def said(request: Request) -> Response:
-    """What the query says: its `status`, its `body`, a JSON document, a field for each `challenge`, and where to go."""
+    """What the query says: its `status`, its `body`, a JSON document, and where to go."""
     query = request.query_params
     response = Response(query.get("body", ""), int(query.get("status", 200)), media_type="application/json")
-    for challenge in query.getlist("challenge"):
-        response.headers.append("WWW-Authenticate", challenge)
     for name in ("location", "content-location"):
         if name in query:
             response.headers[name] = query[name]
     return response
 
 
-def application(origin: str, authority: str | None) -> Starlette:
+def application(origin: str) -> Starlette:
     tasks = python_sdk.application(python_sdk.parser().parse_args(["--port", "0", "--json"]))
     provider = Authority()
     resources = {path: AnyHttpUrl(f"{origin}{path}") for path in ("/mcp", "/quiet/mcp")}
@@ -155,17 +149,11 @@ def application(origin: str, authority: str | None) -> Starlette:
     ]
     for path, resource in resources.items():
         routes += create_protected_resource_routes(
-            resource,
-            [AnyHttpUrl(authority or origin)],
-            [SCOPE],
-            f"The tasks at {path}",
-            AnyHttpUrl(f"{origin}/documentation"),
+            resource, [AnyHttpUrl(origin)], [SCOPE], f"The tasks at {path}", AnyHttpUrl(f"{origin}/documentation")
         )
-    if authority is None:
-        registration = ClientRegistrationOptions(enabled=True, valid_scopes=[SCOPE], default_scopes=[SCOPE])
-        routes += create_auth_routes(provider, AnyHttpUrl(origin), client_registration_options=registration)
-    routes += [Route(path, said) for path in ("/said", "/.well-known/said", "/.well-known/oauth-said")]
-    routes.append(Route("/.well-known/openid-configuration", said))
+    registration = ClientRegistrationOptions(enabled=True, valid_scopes=[SCOPE], default_scopes=[SCOPE])
+    routes += create_auth_routes(provider, AnyHttpUrl(origin), client_registration_options=registration)
+    routes.append(Route("/said", said))
 
     async def elsewhere(_: Request) -> Response:
         return RedirectResponse(f"{origin}/mcp", 307)
@@ -183,9 +171,8 @@ def application(origin: str, authority: str | None) -> Starlette:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--authority")
     options = parser.parse_args()
-    app = application(f"http://127.0.0.1:{options.port}", options.authority)
+    app = application(f"http://127.0.0.1:{options.port}")
     uvicorn.run(app, port=options.port, log_level="warning", timeout_graceful_shutdown=1)
 
 
