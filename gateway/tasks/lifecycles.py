@@ -3,7 +3,7 @@
 In: what passes, and what the gateway's own requests bring. Out: counts by upstream, tool and status; each end.
 Always: one task is one, whoever sees it. A life begins with the result that made the task, or where it is first seen
 live; it ends once. So of each tool: started = live + ended. A late answer about one that has ended begins nothing. An
-id that is given again has another life (DESIGN 2.15): another `createdAt`, in a result that made it or after its end.
+id that is given again has another life (DESIGN 2.15): a later `createdAt`, in a result that made it or after its end.
 No timestamp of a server's makes an age or a duration negative.
 """
 
@@ -58,7 +58,7 @@ class _Past(msgspec.Struct, gc=False):
     """How a task has ended."""
 
     created: Instant
-    seen_s: float  # since 1970
+    until_s: float  # its `lastUpdatedAt` since 1970; when the gateway knew of the end if that is missing
     status: str
     took_s: float | None = None
     is_counted: bool = False  # else nobody has seen it live
@@ -144,11 +144,11 @@ class Lives:
         if life is not None and not _is_one(life.created, created):
             if tool is not None and number in self._unnamed:
                 life.created, life.text = created, shown.createdAt[:40]
+            elif created < life.created:  # it tells late of the life before
+                return
             elif tool is not None:  # its id was given again
                 self._lose(number, life)
                 life = None
-            elif created < life.created:  # it tells late of the life before
-                return
             else:  # some servers write the time of each answer (DESIGN 2.15)
                 created = life.created
         past = _end_of(shown, raw, created, self._unix_time()) if status in TERMINAL else None
@@ -300,7 +300,8 @@ def _read(raw: bytes | msgspec.Raw) -> task.Written | None:
 
 def _end_of(shown: task.Written, raw: bytes | msgspec.Raw, created: Instant, now: float) -> _Past:
     updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in bytes(raw) else UNKNOWN
-    return _Past(created, now, shown.status, _span_s(created, updated, now))
+    until_s = now if updated == UNKNOWN else _unix_s(updated)
+    return _Past(created, until_s, shown.status, _span_s(created, updated, now))
 
 
 def _unix_s(instant: Instant) -> float:
@@ -323,7 +324,7 @@ def _is_late(before: _Past, created: Instant, is_made: bool) -> bool:
     """Whether what tells of a task tells of one that is known to have ended, or of one before it."""
     if is_made:
         return before.is_counted and _is_one(before.created, created)
-    return created < before.created or _unix_s(created) <= before.seen_s or _is_one(before.created, created)
+    return created < before.created or _unix_s(created) <= before.until_s or _is_one(before.created, created)
 
 
 def digest_of(task_id: str) -> str:

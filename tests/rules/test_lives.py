@@ -176,6 +176,26 @@ def test_late_news_of_the_life_before_changes_nothing(play: Play) -> None:
     assert play.is_so("render started 2", "render lost 1", "render completed 1")
 
 
+def test_the_result_that_made_the_life_before_may_come_late(play: Play) -> None:
+    """It ended the life that was live, and its ttl held for what was shown of that."""
+    play.shown("cancelled", ttl=1000)
+    play.made(created="2026-05-28T20:10:00Z")
+    play.made(tool="train", ttl=1000)
+    play.passes(60)
+    assert play.is_so("render started 1", "render working 1")
+
+
+def test_an_id_may_be_given_again_before_the_news_of_an_end_has_come(play: Play) -> None:
+    """Whatever was created before the gateway knew of an end was taken for late news of what had ended."""
+    play.shown("completed", updated="2026-05-28T20:00:20Z")
+    play.shown("working", created="2026-05-28T20:00:20Z")
+    play.passes(6)
+    assert play.is_so()
+    play.shown("working", created="2026-05-28T20:00:21Z")
+    play.passes(6)
+    assert play.is_so(" started 1", " working 1")
+
+
 def test_a_server_may_give_the_time_of_each_answer(play: Play) -> None:
     """As the Rust SDK does: it is one task all the same (DESIGN 2.15)."""
     play.made()
@@ -198,7 +218,7 @@ def test_such_a_server_may_list_a_task_before_the_result_that_made_it(play: Play
 def test_a_late_answer_of_such_a_server_begins_nothing(play: Play) -> None:
     """It showed a task that works, of no tool, for a day."""
     play.made(created="2026-05-28T20:26:30Z")
-    play.shown("completed", created="2026-05-28T20:26:39Z")
+    play.shown("completed", created="2026-05-28T20:26:39Z", updated="2026-05-28T20:26:39Z")
     play.shown("working", created="2026-05-28T20:26:38Z")
     play.shown("completed", created="2026-05-28T20:26:40Z")
     play.made(created="2026-05-28T20:26:30Z")
