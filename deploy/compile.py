@@ -19,18 +19,18 @@ from typing import Final
 
 LIBRARY: Final = "taskgate"
 MODULES: Final = (
-    *("mcp/sse", "operate/recent_failures", "proxy", "interceptor"),
-    *(f"http/{name}" for name in ("chunks", "cors", "fields", "requests", "responses")),
-    *(f"transport/{name}" for name in ("body", "memory", "read_scheduler")),
+    *("mcp/sse", "operate/recent_failures", "proxy", "interceptor", "own_tasks_guard"),
+    *(f"http/{name}" for name in ("chunks", "cors", "fields", "request_parser", "response_parser")),
+    *(f"transport/{name}" for name in ("body", "memory_budget", "read_scheduler")),
     *(
         "downstream/exchange",
-        "downstream/host_check",
+        "downstream/host_origin_check",
         "downstream/request",
         "downstream/response",
         "upstream/own_requests",
-        "upstream/pool",
+        "upstream/connection_pool",
     ),
-    *(f"relay/{name}" for name in ("admission", "caller", "inspection", "pump", "routes")),
+    *(f"relay/{name}" for name in ("admission", "caller", "pump", "routes", "taps")),
 )
 
 

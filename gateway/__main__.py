@@ -113,7 +113,7 @@ def _main() -> None:
     if sys.argv[1:2] == ["stdio"]:
         _stdio(sys.argv[2:])
     if sys.argv[1:2] in (["try"], ["tasks"]):
-        from gateway.client import command_line  # its HTTP client is no part of the gateway
+        from gateway.cli import command_line  # its HTTP client is no part of the gateway
 
         run = command_line.run_try if sys.argv[1] == "try" else command_line.run_tasks
         raise SystemExit(run(sys.argv[2:]))
@@ -135,7 +135,7 @@ def _main() -> None:
     except (config.ConfigError, config.StartError) as error:
         _fail(error, 2)
     if given.check:
-        from gateway.downstream.host_check import exposed
+        from gateway.downstream.host_origin_check import exposed
         from gateway.errors import printable
         from gateway.relay.routes import address
 
@@ -244,7 +244,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
     except child.NotStarted as error:
         _fail(error, error.status)
     from gateway import config  # while the server starts
-    from gateway.stdio import app  # while the server starts
+    from gateway.stdio import stdio_app as app  # while the server starts
 
     try:
         status = app.run(server, settings or config.StdioConfig(), admin)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from gateway.config import Address, Config, ConfigError, StartError
-from gateway.downstream import host_check
+from gateway.downstream import host_origin_check
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener, are_exhausted, connections_kept
 from gateway.downstream.tls_handshakes import TlsServer
-from gateway.operate import admin_listener, logs, page
+from gateway.operate import admin_listener, log_format, status_page
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.owners.seen_ids import IDLE_S
@@ -31,9 +31,9 @@ from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
 from gateway.transport import tls
 from gateway.transport.base_connection import Links
-from gateway.transport.log_limit import LogLimit
-from gateway.transport.memory import Buffers
-from gateway.upstream.pools import Pools
+from gateway.transport.log_rate_limit import LogLimit
+from gateway.transport.memory_budget import Buffers
+from gateway.upstream.upstreams import Pools
 
 if TYPE_CHECKING:
     from gateway.operate.traces import Tracing
@@ -155,7 +155,7 @@ class App:
             at = routes.address(upstream, self._listens_at, config.tls is not None)
             hint = {"hint": "url has no path; most servers are at /mcp"} if upstream.url.path == "/" else {}
             log.info("serving", extra={"address": at, "upstream": upstream.name, **page_at, **hint})
-        for why in host_check.exposed(config):
+        for why in host_origin_check.exposed(config):
             log.info("open to other machines", extra={"why": why})
 
     async def _listen(self, config: Config) -> asyncio.Server | TlsServer:
@@ -172,7 +172,7 @@ class App:
             server = await loop.create_server(protocol, *at, backlog=_BACKLOG, start_serving=plain)
         return server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
 
-    def _facts(self) -> page.Facts:
+    def _facts(self) -> status_page.Facts:
         upstreams = [
             {"name": u.name, "url": str(u.url), "state": state.name, "since": state.since, "why": state.why}
             | {"drifts_at": context.drift.at, "drifting": context.drift.names}
@@ -181,7 +181,7 @@ class App:
             for context in (self._pools.of[u.name].context,)
             for state in (context.state,)
         ]
-        return page.Facts(self._gauges(), upstreams, self._certificates, self._config.guards, self._draining)
+        return status_page.Facts(self._gauges(), upstreams, self._certificates, self._config.guards, self._draining)
 
     async def _sweep(self) -> None:
         while True:
@@ -210,7 +210,7 @@ class App:
             self._metrics.reloaded(succeeded=False)
             log.error("reload refused, nothing has changed", extra={"why": str(error)})
             return
-        logs.set_up(config.log)
+        log_format.set_up(config.log)
         self._sessions.servers.forget(config.changed_from(self._config, "url", "socket"))
         self._sessions.take_over(config.index, config.changed_from(self._config, "url", "socket", "identity_headers"))
         self._apply(config, valid, certified)
@@ -263,7 +263,7 @@ class App:
 
 async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
     """Serve until SIGTERM or SIGINT. SIGHUP reloads with `read`; without `read` it does nothing. Raises StartError."""
-    logs.set_up(config.log)
+    log_format.set_up(config.log)
     # A collection visits every list of an index: 23 ms for 400,000 tasks. So young objects are collected often, and
     # those that survive never are: an exchange leaves no reference cycle behind (DESIGN 9.5).
     gc.set_threshold(300, 1_000_000, 1_000_000)

@@ -21,7 +21,7 @@
         └── TooLarge                          the session is larger than an index may be
 
 `proxy.Proxy._fail` makes HTTP responses of them. Requests that cannot be read get a `Refusal` of
-`http/requests.py` instead.
+`http/request_parser.py` instead.
 """
 
 from array import array

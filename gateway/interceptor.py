@@ -9,7 +9,7 @@
     a DELETE that succeeds                              all indexes of the session are dropped
     all else                                            passes
 
-What the messages tell is decided in `tasks/interception.py`.
+What the messages tell is decided in `tasks/observer.py`.
 """
 
 import logging
@@ -21,11 +21,11 @@ from gateway.http.fields import EVENT_STREAM
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.relay.caller import HttpCaller
-from gateway.relay.inspection import Hold, Inspector
 from gateway.relay.pump import JSON
-from gateway.tasks.interception import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
+from gateway.relay.taps import Hold, Inspector
+from gateway.tasks.observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.sessions import Sessions
-from gateway.upstream.connection import Response
+from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.request")
 

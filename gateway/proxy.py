@@ -1,7 +1,7 @@
 """The entry: what happens to each request of a client.
 
     from the gateway itself               508
-    `Host` or `Origin` not allowed        403                              downstream/host_check.py
+    `Host` or `Origin` not allowed        403                              downstream/host_origin_check.py
     for no upstream                       404                              relay/routes.py
     too many task operations              429, if configured               tasks/guards.py
     another's task                        an error, if configured          own_tasks.py
@@ -23,12 +23,12 @@ from gateway.downstream.request import ClientGone
 from gateway.errors import GatewayError, Internal, Loop, NoFilter, NoTasks, shown, without_frames
 from gateway.http.fields import DIGESTS, EVENT_STREAM
 from gateway.interceptor import Interceptor
-from gateway.mcp import jsonrpc, observe
+from gateway.mcp import jsonrpc, observations
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Metrics
-from gateway.own_tasks import OwnTasksGuard
+from gateway.own_tasks_guard import OwnTasksGuard
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
 from gateway.refresh import answer
@@ -39,8 +39,8 @@ from gateway.relay.pump import relay
 from gateway.tasks.guards import Guards
 from gateway.tasks.sessions import Sessions
 from gateway.transport.base_connection import Links
-from gateway.transport.memory import SMALL_BYTES_MAX
-from gateway.upstream.pool import Pool
+from gateway.transport.memory_budget import SMALL_BYTES_MAX
+from gateway.upstream.connection_pool import Pool
 
 if TYPE_CHECKING:
     from gateway.store.replicas import SharedSessions
@@ -162,7 +162,7 @@ class Proxy:
         if message is None or len(exchange.request.taken) <= SMALL_BYTES_MAX:
             return message
         exchange.traceparent = self._access_log.traceparent(message)
-        kept = observe.redacted(message)
+        kept = observations.redacted(message)
         size_bytes = len(bytes(kept.id)) + len(kept.method or "")
         exchange.request.kept_bytes += size_bytes if size_bytes > SMALL_BYTES_MAX else 0
         return kept

@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import config as gateway_config
 from gateway.app import App
-from gateway.operate import logs
+from gateway.operate import log_format
 
 Json: TypeAlias = dict[str, Any]
 
@@ -431,7 +431,7 @@ class Gateways:
         kept = root.handlers[:], ours.handlers[:], ours.propagate, ours.level
         try:
             with file.open("w") as out, redirect_stderr(out):
-                logs.set_up(msgspec.convert(log, gateway_config.Log))
+                log_format.set_up(msgspec.convert(log, gateway_config.Log))
                 yield file
         finally:
             root.handlers[:], ours.handlers[:], ours.propagate, ours.level = kept
@@ -466,7 +466,7 @@ def _limited(descriptors: int | None) -> list[str]:
 
 
 def _probes() -> "set[asyncio.Task[Any]]":
-    """The probes of upstreams (upstream/pools.py), of all Apps."""
+    """The probes of upstreams (upstream/upstreams.py), of all Apps."""
     return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "watch"}
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from gateway.downstream.connection import ClientConnection, State
+from gateway.downstream.client_connection import ClientConnection, State
 
 NOTHING: Final = "(none)"
 

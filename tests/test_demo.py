@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.client.mcp_client import Client, NotAnswered, Target
+from gateway.cli.mcp_client import Client, NotAnswered, Target
 from gateway.demo.legacy import UNFINISHED, LegacyServer, history, timestamp
 from gateway.demo.show import PORTS, Comparison, show
 from tests.launch import ROOT, command

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from gateway import config
-from gateway.identity import Key, Who
+from gateway.caller_identity import Key, Who
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.observe import Observation
+from gateway.mcp.observations import Observation
 from gateway.mcp.task import NEVER, Moment, Stamp
 from gateway.owners.seen_ids import Owners
 from gateway.tasks.in_flight import InFlight, Waiter
-from gateway.tasks.interception import Pending, begin
+from gateway.tasks.observer import Pending, begin
 from gateway.tasks.sessions import CapabilityCache, Session, Sessions
 from tests.rules import plain
 

@@ -1,16 +1,15 @@
 """The configuration: from YAML text and the environment, or the command line's flags, to frozen structs.
 
-The structs of `model` are the specification: the type of a field carries the reader of its values. `document` walks the
-YAML and the structs together, and remembers the location of each value. This package knows no other.
+The structs of `model` are the specification: the type of a field carries the reader of its values. `yaml_document` walks
+the YAML and the structs together, and remembers the location of each value. This package knows no other.
 
 model          the sections, their keys and defaults
 values         the readers of values: addresses, durations, sizes, names
-document       a YAML document: its values are read, each fault is noted with its location
+yaml_document  a YAML document: its values are read, each fault is noted with its location
 cross_checks   values that are wrong only together
 sources        a text, a file, standard input, the command line's flags
 """
 
-from gateway.config.document import ConfigError, StartError
 from gateway.config.model import (
     Admin,
     Config,
@@ -30,6 +29,7 @@ from gateway.config.model import (
 )
 from gateway.config.sources import admin_address, for_upstream, load, load_stdio, parse
 from gateway.config.values import LEVELS, Address, Url, bracketed
+from gateway.config.yaml_document import ConfigError, StartError
 
 __all__ = [
     "LEVELS", "Address", "Admin", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits",

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from gateway.config.cross_checks import changes, clashes, limits_clashes
-from gateway.config.document import ConfigError, Document, quoted
 from gateway.config.model import Admin, Config, StdioConfig, Upstream
 from gateway.config.values import Address, read_address, read_url
+from gateway.config.yaml_document import ConfigError, Document, quoted
 
 
 def parse(

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from gateway import config
 from gateway.app import App
-from gateway.client import table
-from gateway.client.exit_status import signalled
-from gateway.client.mcp_client import Client, Target
+from gateway.cli import table
+from gateway.cli.exit_status import signalled
+from gateway.cli.mcp_client import Client, Target
 from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, LegacyTask, timestamp
 
 CHANGE_EVERY_S: Final = 2.0

@@ -6,10 +6,10 @@ from typing import Any, Final
 from gateway.downstream.request import ClientRequest
 from gateway.downstream.response import ClientResponse
 from gateway.http.fields import Headers
-from gateway.http.requests import Head
+from gateway.http.request_parser import Head
 from gateway.mcp import jsonrpc
 from gateway.transport.base_connection import ClientWire
-from gateway.transport.memory import SMALL_BYTES_MAX
+from gateway.transport.memory_budget import SMALL_BYTES_MAX
 
 _ERROR: Final = b'"error"'
 

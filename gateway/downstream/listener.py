@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gateway.config import Limits
-from gateway.downstream.connection import ClientConnection
+from gateway.downstream.client_connection import ClientConnection
 from gateway.downstream.exchange import Exchange
-from gateway.http import requests
+from gateway.http import request_parser
 from gateway.http.head_cache import HeadCache
-from gateway.transport.log_limit import LogLimit
-from gateway.transport.memory import Buffers
+from gateway.transport.log_rate_limit import LogLimit
+from gateway.transport.memory_budget import Buffers
 
 log = logging.getLogger("taskgate.listener")
 
@@ -69,7 +69,7 @@ class Listener:
         """A protocol for one connection: the factory that the event loop's server calls."""
         return ClientConnection(self, asyncio.get_running_loop())
 
-    def opened(self, connection: ClientConnection) -> requests.Refusal | None:
+    def opened(self, connection: ClientConnection) -> request_parser.Refusal | None:
         """A connection has come. Connections beyond `connections_max` get a 503 that they can read."""
         if connection in self.connections:
             return None  # it has counted since its handshake began
@@ -81,7 +81,7 @@ class Listener:
         if len(self.turned_away) > TURNED_AWAY_MAX:
             connection.close()
             return None
-        return requests.Refusal(503, b"Service Unavailable", f"more than {self.connections_max} connections")
+        return request_parser.Refusal(503, b"Service Unavailable", f"more than {self.connections_max} connections")
 
     def lost(self, connection: ClientConnection) -> None:
         self.connections.discard(connection)

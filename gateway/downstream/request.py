@@ -4,10 +4,10 @@ from collections.abc import Container
 from typing import Final
 
 from gateway.http.fields import Headers
-from gateway.http.requests import Head
+from gateway.http.request_parser import Head
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.body import Body, BodyState
-from gateway.transport.memory import SMALL_BYTES_MAX, Reservation
+from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 

@@ -11,9 +11,9 @@ from functools import lru_cache
 from time import time
 
 from gateway.downstream.request import ClientRequest
-from gateway.http import requests
+from gateway.http import request_parser
 from gateway.http.fields import DIGESTS, Headers
-from gateway.http.responses import Framing
+from gateway.http.response_parser import Framing
 from gateway.mcp import jsonrpc
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.body import NO_TRAILERS, chunk, last_chunk
@@ -117,9 +117,9 @@ def _date(unix_s: int) -> bytes:
     return formatdate(unix_s, usegmt=True).encode()
 
 
-def write_refusal(connection: ClientWire, refused: requests.Refusal) -> None:
+def write_refusal(connection: ClientWire, refused: request_parser.Refusal) -> None:
     """Write the response to bytes that are no request."""
-    response = ClientResponse(ClientRequest(connection, requests.Head(b"", b"", 1, Headers())))
+    response = ClientResponse(ClientRequest(connection, request_parser.Head(b"", b"", 1, Headers())))
     response.keep_alive = False
     body = jsonrpc.error(b"", jsonrpc.INVALID_REQUEST, f"{refused.reason.decode()}: {refused}")
     response.respond(refused.status, refused.reason, [(b"Content-Type", b"application/json")], body)

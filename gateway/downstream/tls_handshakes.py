@@ -12,17 +12,17 @@ import socket
 import ssl
 from typing import Any, Final
 
-from gateway.downstream.connection import ClientConnection, State
+from gateway.downstream.client_connection import ClientConnection, State
 from gateway.downstream.listener import Listener
 from gateway.errors import without_frames
-from gateway.http import requests
+from gateway.http import request_parser
 
 _AT_ONCE: Final = 100  # connections that one turn of the loop accepts
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_S: Final = 1.0  # until descriptors may be free again
 _PEEKED_BYTES: Final = 32  # more than a method has
 _PLAIN_HTTP: Final = re.compile(rb"[A-Z-]+(?: |\Z)")
-_SPEAKS_TLS: Final = requests.Refusal(400, b"Bad Request", "this port speaks TLS: use its address with https://")
+_SPEAKS_TLS: Final = request_parser.Refusal(400, b"Bad Request", "this port speaks TLS: use its address with https://")
 
 # What OpenSSL names its errors. All others are `broken`.
 _NAMED: Final = (

@@ -5,5 +5,5 @@ ambiguous_names   names that other readers may read otherwise
 sse               event streams
 task              one task
 capabilities      the result of `initialize`
-observe           what a message says about tasks
+observations      what a message says about tasks
 """

@@ -4,9 +4,9 @@ access_log        the record of each request: metrics, a line of the log and of 
 metrics           what is counted
 task_metrics      metrics of the tasks that were seen, and their rows on the page
 traces            spans of requests, off unless configured
-logs              how log lines are written
+log_format        how log lines are written
 admin_listener    the listener for health checks, metrics and the page
-page              the page for people, and what it shows
+status_page       the page for people, and what it shows
 recent_failures   the last requests, failures and queries, and why requests fail, for the page
-rates             rates, failures and p95 of the last minutes, for the page
+request_rates     rates, failures and p95 of the last minutes, for the page
 """

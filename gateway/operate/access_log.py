@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from gateway.caller_identity import STDIO, Key
 from gateway.config import Log, StdioLog
 from gateway.errors import GatewayError, UpstreamRefused
-from gateway.identity import STDIO, Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
-from gateway.mcp.observe import tool_of
+from gateway.mcp.observations import tool_of
 from gateway.operate.metrics import EndedRequest, Metrics, coded, named
 from gateway.operate.recent_failures import Reason
 from gateway.tasks.lifecycles import digest_of
-from gateway.transport.log_limit import LogLimit
+from gateway.transport.log_rate_limit import LogLimit
 
 if TYPE_CHECKING:
     from gateway.downstream.exchange import Exchange

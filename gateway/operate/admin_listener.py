@@ -14,10 +14,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.exposition import gzip_accepted
 
 from gateway.config import Address, Config, StartError
-from gateway.downstream.host_check import HostCheck
+from gateway.downstream.host_origin_check import HostCheck
 from gateway.errors import Forbidden
 from gateway.http.fields import Headers
-from gateway.operate import page
+from gateway.operate import status_page
 from gateway.operate.metrics import Metrics
 
 log = logging.getLogger("taskgate.admin")
@@ -27,7 +27,7 @@ log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info
 
 
 async def serve(
-    key: str, address: Address, metrics: Metrics, config: Callable[[], Config], facts: Callable[[], page.Facts]
+    key: str, address: Address, metrics: Metrics, config: Callable[[], Config], facts: Callable[[], status_page.Facts]
 ) -> web.AppRunner:
     """Start the listener; `cleanup()` of the returned runner ends it. Raises StartError, which names the key."""
 
@@ -54,9 +54,9 @@ async def serve(
 
     app = web.Application(middlewares=[guarded])
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)])
-    shown = page.Page(metrics, facts)
+    shown = status_page.Page(metrics, facts)
     app.cleanup_ctx.append(shown.running)
-    app.add_routes(page.routes(shown))
+    app.add_routes(status_page.routes(shown))
     runner = web.AppRunner(app, access_log=None, logger=log)
     await runner.setup()
     try:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway.operate.metrics import Metrics
-from gateway.operate.rates import SLOTS, quantile
+from gateway.operate.request_rates import SLOTS, quantile
 from gateway.tasks.lifecycles import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
 
 _BOUNDS: Final = [*map(floatToGoString, DURATIONS), "+Inf"]

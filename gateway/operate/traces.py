@@ -26,17 +26,17 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from gateway.caller_identity import STDIO
 from gateway.config import Log, StdioLog, Url
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamRefused
-from gateway.identity import STDIO
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import CLIENT_LEFT, AccessLog, why
 from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
 from gateway.relay.caller import HttpCaller
 from gateway.tasks.interfaces import EndedQuery
-from gateway.transport.log_limit import LogLimit
+from gateway.transport.log_rate_limit import LogLimit
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
 _FLUSH_S: Final = 2.0  # for the last spans, at the end of the process

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, TypeAlias
 
+from gateway.caller_identity import Key
 from gateway.config import IndexLimits
-from gateway.identity import Key
 from gateway.mcp.task import NEVER, Moment, text_bytes
 from gateway.owners.eviction import Space, Stored
 

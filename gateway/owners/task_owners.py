@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from gateway.config import IndexLimits
-from gateway.mcp import jsonrpc, observe
+from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
 from gateway.owners.eviction import Stored
@@ -143,12 +143,12 @@ class OwnTasks(Owners):
                 self.claim(owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
-            if (task_id := observe.named(request)) is not None:
+            if (task_id := observations.named(request)) is not None:
                 if not self.owns(owners, task_id):
                     return False  # it changed hands meanwhile
                 if ends(data):
                     self.end_task(owners, task_id)
-        elif (made := made_by(message, asks=observe.is_observed(request))) is not None:
+        elif (made := made_by(message, asks=observations.is_observed(request))) is not None:
             self.make(owners, made)
         return answers or self.owns_all(owners, told_of(message, data))
 

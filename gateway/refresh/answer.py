@@ -10,9 +10,9 @@ from typing import Final, Generic, TypeVar
 import msgspec
 import orjson
 
+from gateway.caller_identity import Key
 from gateway.config import IndexLimits
 from gateway.errors import CannotAnswer, GatewayError, Internal, NoFilter, NoTasks, without_frames
-from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
@@ -21,7 +21,7 @@ from gateway.query import criteria, cursor, query_string
 from gateway.query.criteria import BadQuery, Fault, Params, Query
 from gateway.query.cursor import Position
 from gateway.query.values import string
-from gateway.refresh.planner import Answer, Planner
+from gateway.refresh.ensure_fresh import Answer, Planner
 from gateway.tasks.in_flight import Waiter
 from gateway.tasks.interfaces import Caller, Counts, EndedQuery, Reply
 from gateway.tasks.sessions import Session, Sessions

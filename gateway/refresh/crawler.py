@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
-from gateway.mcp import jsonrpc, observe, task
+from gateway.mcp import jsonrpc, observations, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
 from gateway.tasks.interfaces import Caller, Counts
@@ -128,7 +128,7 @@ class Crawler:
                 return None
             raise UpstreamFailed(bytes(response.error))
         try:
-            raws, following = observe.parse_page(response)
+            raws, following = observations.parse_page(response)
         except TaskError as error:
             raise _no_tasks(error) from None
         if following is not None and len(following) > _CURSOR_CHARS_MAX:

@@ -16,12 +16,12 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
 from gateway.refresh.crawler import TASKS_AT_ONCE, Crawler, ListPage
-from gateway.refresh.freshness import Ages
+from gateway.refresh.planning import Ages
 from gateway.tasks.in_flight import InFlight, together
-from gateway.tasks.interception import Access
 from gateway.tasks.interfaces import Counts
 from gateway.tasks.lifecycles import Lives
-from gateway.tasks.record import Listing, ListingOrder
+from gateway.tasks.marks import Listing, ListingOrder
+from gateway.tasks.observer import Access
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
 _ASKED_AT_ONCE: Final = 8

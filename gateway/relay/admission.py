@@ -9,17 +9,17 @@ from typing import Final
 
 from gateway.config import Config
 from gateway.downstream.exchange import Exchange
-from gateway.downstream.host_check import HostCheck
+from gateway.downstream.host_origin_check import HostCheck
 from gateway.errors import NoUpstream
 from gateway.http.codings import with_readable
 from gateway.http.fields import Headers
 from gateway.http.head_cache import HeadBytes, HeadCache
-from gateway.http.requests import Head
-from gateway.http.responses import authenticates_connection
+from gateway.http.request_parser import Head
+from gateway.http.response_parser import authenticates_connection
 from gateway.relay.caller import HttpCaller
 from gateway.relay.pump import JSON, request_head
 from gateway.relay.routes import Route, by_precedence
-from gateway.upstream.pool import Pool
+from gateway.upstream.connection_pool import Pool
 
 _ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
 

@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 from time import time
 from typing import Any, Final
 
+from gateway.caller_identity import Key, network, proof, rate_limit_key, telling, who
 from gateway.downstream.exchange import Exchange
 from gateway.http.addresses import Move
 from gateway.http.fields import EVENT_STREAM, FILTER, Headers
-from gateway.identity import Key, network, proof, rate_limit_key, telling, who
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.relay.pump import JSON
 from gateway.relay.routes import Route
-from gateway.upstream.connection import Response
 from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel, misplaced_at
+from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.identity")
 

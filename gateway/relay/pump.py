@@ -18,11 +18,11 @@ from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.codings import Decode, Unreadable, decoder
 from gateway.http.fields import EVENT_STREAM, Headers
 from gateway.http.head_cache import HeadBytes
-from gateway.relay.inspection import BodyTap, EventTap, Inspector, Watch
+from gateway.relay.taps import BodyTap, EventTap, Inspector, Watch
 from gateway.transport.body import chunk, last_chunk
-from gateway.transport.memory import SMALL_BYTES_MAX, Reservation
-from gateway.upstream.connection import Response
-from gateway.upstream.pool import Call, Pool
+from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
+from gateway.upstream.connection_pool import Call, Pool
+from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.relay")
 

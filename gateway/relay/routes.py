@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 from gateway.config import Address, Config, StartError, Upstream, bracketed
 from gateway.downstream.exchange import Exchange
-from gateway.downstream.host_check import host_name
+from gateway.downstream.host_origin_check import host_name
 from gateway.errors import Ambiguous
 from gateway.http.addresses import Addresses
 from gateway.http.fields import FILTER, Headers
-from gateway.upstream.pool import Pool
+from gateway.upstream.connection_pool import Pool
 
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 # `Connection` must not remove the fields that tell who asks, or what: the client would get somebody else's answer.

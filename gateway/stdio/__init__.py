@@ -1,9 +1,9 @@
 """A server that a host starts, wrapped (DESIGN 11).
 
-app        the process: streams, signals, what operators see
-proxy      what happens to each line
-messages   requests and answers of the gateway's own; which request each response answers
-lines      lines, whole and in pieces
-pipes      standard streams, read and written
-child      the server's process
+stdio_app     the process: streams, signals, what operators see
+stdio_proxy   what happens to each line
+messages      requests and answers of the gateway's own; which request each response answers
+lines         lines, whole and in pieces
+pipes         standard streams, read and written
+child         the server's process
 """

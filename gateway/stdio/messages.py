@@ -11,13 +11,13 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
+from gateway.caller_identity import STDIO
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
-from gateway.identity import STDIO
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
 from gateway.stdio.lines import Line, Sight
-from gateway.transport.memory import SMALL_BYTES_MAX, Buffers, Reservation
+from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
 
 UNANSWERED_MAX: Final = 10_000  # requests of the client; the oldest are forgotten first
 CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first

@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
-from gateway.transport.memory import Buffers, Reservation
+from gateway.transport.memory_budget import Buffers, Reservation
 
 _PIECE_BYTES: Final = 64 * 1024
 _AHEAD: Final = 2  # pieces that are read before they are asked for

@@ -6,7 +6,7 @@ shared_owners     ... and whose each task is
 redis_store       the store, as a replica has it
 pipeline          the states of the store, and the loop that writes and reads it, batch by batch
 batch             what waits to be written and to be read
-connection        one connection, by redis-py
+redis_connection  one connection, by redis-py
 keys              the names of keys, and how long they are kept
 """
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from gateway.store.connection import Command, errors
+from gateway.store.redis_connection import Command, errors
 from gateway.tasks.interfaces import Read
 
 READ_AT_ONCE: Final = 2000  # entries

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Final
 
 from gateway import config
-from gateway.identity import Key
+from gateway.caller_identity import Key
 
 _VERSION: Final = version("taskgate").encode()
 

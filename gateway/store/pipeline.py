@@ -19,8 +19,8 @@ from redis.exceptions import ResponseError
 
 from gateway import config
 from gateway.store.batch import Answers, Batch, Ending, PendingEnds
-from gateway.store.connection import Command, StoreConnection, connect, errors
 from gateway.store.keys import KeyNames
+from gateway.store.redis_connection import Command, StoreConnection, connect, errors
 
 log = logging.getLogger("taskgate.store")
 

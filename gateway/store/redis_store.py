@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable
 
 from gateway import config
-from gateway.identity import Key
+from gateway.caller_identity import Key
 from gateway.store.batch import Ending
 from gateway.store.pipeline import Pipeline, StoreState
 from gateway.tasks.interfaces import Read

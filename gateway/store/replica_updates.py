@@ -9,7 +9,7 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Task, apart
 from gateway.tasks.index import METHOD_CHARS_MAX
-from gateway.tasks.record import MARKED_ID_CHARS_MAX
+from gateway.tasks.marks import MARKED_ID_CHARS_MAX
 
 
 class ReplicaUpdate(msgspec.Struct, frozen=True):

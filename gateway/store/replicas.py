@@ -28,16 +28,16 @@ from typing import Final, TypeVar
 from cachetools import TTLCache
 
 from gateway import config
-from gateway.identity import Key
+from gateway.caller_identity import Key
 from gateway.mcp.capabilities import Server
-from gateway.mcp.observe import Observation
+from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.owners.seen_ids import Owners
 from gateway.store import replica_updates
 from gateway.store.replica_updates import ReplicaUpdate
 from gateway.store.shared_owners import SharedOwn
 from gateway.tasks.interfaces import SharedStore
-from gateway.tasks.record import Mark
+from gateway.tasks.marks import Mark
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CAPABILITIES_MAX, CapabilityCache, Session, Sessions
 
 _TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used

@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 from cachetools import LRUCache, TTLCache
 
+from gateway.caller_identity import Key
 from gateway.config import IndexLimits
 from gateway.errors import Overloaded
-from gateway.identity import Key
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
 from gateway.owners.named_tasks import GUARD, Made

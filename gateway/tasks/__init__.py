@@ -3,9 +3,9 @@
 index          the tasks of one session, by status and method
 sorted_tasks   ... and by two timestamps
 page_cache     ... and its pages, kept for those who ask again
-record         as of when it is known, what is marked, what is gone
+marks          as of when it is known, what is marked, what is gone
 sessions       the indexes of all sessions: whose they are, when they go
-interception   what an exchange tells of tasks, and the edit of `initialize`
+observer       what an exchange tells of tasks, and the edit of `initialize`
 lifecycles     the lives of all tasks that were seen, for metrics
 in_flight      what is being asked of the server, and the queries that wait for it
 guards         limits on what clients may ask of tasks, off unless configured

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gateway.identity import Key
+from gateway.caller_identity import Key
 from gateway.mcp.jsonrpc import Message
 
 if TYPE_CHECKING:

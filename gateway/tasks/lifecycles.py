@@ -16,11 +16,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from gateway.identity import Key
-from gateway.mcp import jsonrpc, observe, task
-from gateway.mcp.observe import Observation
+from gateway.caller_identity import Key
+from gateway.mcp import jsonrpc, observations, task
+from gateway.mcp.observations import Observation
 from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Task, told_instant
-from gateway.tasks.interception import Pending
+from gateway.tasks.observer import Pending
 
 LIVE_MAX: Final = 100_000  # that are known one by one
 ENDED_MAX: Final = 10_000  # the last ones that ended
@@ -91,7 +91,7 @@ class Lives:
         elif pending.shows_task:
             self._see(key, _result_of(data))
         elif pending.task_id is not None:  # the result may be large
-            self._fetched(key, pending.task_id, b'"isError"' in data and observe.has_failed(_result_of(data)))
+            self._fetched(key, pending.task_id, b'"isError"' in data and observations.has_failed(_result_of(data)))
 
     def take_in(self, key: Key, said: Observation) -> None:
         """What a message says."""

@@ -17,20 +17,20 @@ from typing import Final
 from cachetools import TTLCache
 
 from gateway import config
+from gateway.caller_identity import Key
 from gateway.errors import TooLarge
-from gateway.identity import Key
-from gateway.mcp import observe
+from gateway.mcp import observations
 from gateway.mcp.capabilities import Server
-from gateway.mcp.observe import Observation
+from gateway.mcp.observations import Observation
 from gateway.mcp.task import NEVER, Moment, Stamp, Task
 from gateway.owners.eviction import Space, Stored
 from gateway.owners.seen_ids import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
 from gateway.tasks.in_flight import InFlightRequests
 from gateway.tasks.index import METHOD_CHARS_MAX, Index
-from gateway.tasks.interception import Access, Intercepted, Pending, access_after
 from gateway.tasks.lifecycles import Lives
-from gateway.tasks.record import MARKS_MAX, Listing, Record
+from gateway.tasks.marks import MARKS_MAX, Listing, Record
+from gateway.tasks.observer import Access, Intercepted, Pending, access_after
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
@@ -339,7 +339,7 @@ class Sessions:
             self._seen.note(session.owners, (task.id,), now)
             self._touch(session, now.at)
         elif task_id is not None:
-            self.observe(key, observe.of_success(pending.request, task_id), pending.asked)
+            self.observe(key, observations.of_success(pending.request, task_id), pending.asked)
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         """Take in what passed: the answer to a request made at `asked`, or a message that answers no request."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from gateway.http.head_cache import ConnectionHeads
-from gateway.transport.memory import Buffers, Reservation
+from gateway.transport.memory_budget import Buffers, Reservation
 from gateway.transport.read_scheduler import LARGE_BYTES_MIN
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR

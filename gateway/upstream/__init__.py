@@ -1,10 +1,10 @@
 """Servers.
 
-pools            the pools of all upstreams, through reloads; probes of what is down, and health checks
-pool             the connections to one upstream, and the exchanges on them
-connection       one of them: the request out, the response in
-dial             a new connection: addresses in turn, Unix sockets, TLS
-health           the state of an upstream: not asked yet, up or down
-own_requests     requests of the gateway's own
-identity_drift   sessions in which each request is another caller
+upstreams           all of them, through reloads; probes of what is down, and health checks
+connection_pool     the connections to one, and the exchanges on them
+server_connection   one of these: the request out, the response in
+dial                a new connection: addresses in turn, Unix sockets, TLS
+health              the state of an upstream: not asked yet, up or down
+own_requests        requests of the gateway's own
+identity_drift      sessions in which each request is another caller
 """

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from gateway.config import Upstream, bracketed
-from gateway.transport.memory import Capacity
+from gateway.transport.memory_budget import Capacity
 from gateway.transport.tls import upstream_context
 
 _BEGUN_AT_ONCE: Final = 20

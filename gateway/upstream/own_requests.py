@@ -19,16 +19,16 @@ from typing import Final
 
 import msgspec
 
+from gateway.caller_identity import is_of_one_message
 from gateway.config import Limits, Upstream
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
 from gateway.http.addresses import misplaced
 from gateway.http.fields import EVENT_STREAM, Headers
-from gateway.identity import is_of_one_message
 from gateway.mcp import jsonrpc, sse
 from gateway.mcp.jsonrpc import Message
-from gateway.transport.memory import Reservation
-from gateway.upstream.connection import Response
-from gateway.upstream.pool import Pool
+from gateway.transport.memory_budget import Reservation
+from gateway.upstream.connection_pool import Pool
+from gateway.upstream.server_connection import Response
 
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.caller_identity import STDIO
 from gateway.config import StdioConfig
-from gateway.identity import STDIO
-from gateway.stdio.proxy import NoCounts, StdioProxy
+from gateway.stdio.stdio_proxy import NoCounts, StdioProxy
 from gateway.tasks.lifecycles import Lives
 from gateway.tasks.sessions import CapabilityCache, Sessions
-from gateway.transport.memory import Buffers
+from gateway.transport.memory_budget import Buffers
 from tests.model import history as h
 from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange, formed, plain
 from tests.model.play import World, config_of

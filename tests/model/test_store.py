@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from gateway import config
-from gateway.identity import Key
-from gateway.mcp.observe import Observation
+from gateway.caller_identity import Key
+from gateway.mcp.observations import Observation
 from gateway.mcp.task import Stamp, parse
 from gateway.store import replica_updates
 from gateway.store.batch import READ_AT_ONCE

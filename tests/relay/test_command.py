@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.operate import logs
+from gateway.operate import log_format
 from tests.forked import ran
 from tests.launch import Gateways, Json, command, eventually, held_port, logged, port_of, ports, run, settings
 
@@ -25,7 +25,7 @@ def write(path: Path, text: str) -> str:
 # ---- names that are no UTF-8 ----
 
 
-@pytest.mark.parametrize("lines", [logs.JsonLines(), logs.TextLines()])
+@pytest.mark.parametrize("lines", [log_format.JsonLines(), log_format.TextLines()])
 def test_a_log_names_a_file_whose_name_is_no_utf_8(lines: logging.Formatter) -> None:
     record = logging.makeLogRecord({"msg": "not reloaded", "why": os.fsdecode(b"gate\xff.yaml"), "levelname": "ERROR"})
     assert "gate\\udcff.yaml" in lines.format(record)

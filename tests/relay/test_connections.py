@@ -11,8 +11,8 @@ from gateway.config import Upstream as Config
 from gateway.http.head_cache import HeadCache
 from gateway.transport.base_connection import Links
 from gateway.transport.body import HELD_BYTES_MAX
-from gateway.transport.memory import Buffers
-from gateway.upstream.pool import Pool
+from gateway.transport.memory_budget import Buffers
+from gateway.upstream.connection_pool import Pool
 from tests.launch import Gateways, listening, port_of
 from tests.peer import WAIT_S, Client, Peer, kernel_bytes_max
 from tests.relay.messages import (

@@ -321,7 +321,7 @@ FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
         _with_the_named,
         "a re(quest|sponse):",
     ),
-    "an absolute target goes up": ("gateway.http.requests._in_origin_form", _as_it_came, "a request"),
+    "an absolute target goes up": ("gateway.http.request_parser._in_origin_form", _as_it_came, "a request"),
 }
 
 

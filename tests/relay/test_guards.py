@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gateway.caller_identity import rate_limit_key
 from gateway.config import GuardLimits
-from gateway.identity import rate_limit_key
 from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message

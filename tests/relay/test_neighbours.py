@@ -14,7 +14,7 @@ import pytest
 
 from gateway.downstream.listener import TURNED_AWAY_MAX
 from gateway.errors import Overloaded
-from gateway.transport.memory import SMALL_BYTES_MAX, Buffers, Reservation
+from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
 from tests.launch import Gateways, eventually, logged
 from tests.peer import GAP_S, Client, Peer
 from tests.relay.http1 import Message

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.operate import page as shown
+from gateway.operate import status_page as shown
 from tests.launch import ROOT, Gateway, Gateways
 from tests.relay.messages import answer, call, filtered, page, result, task
 from tests.tools import tool

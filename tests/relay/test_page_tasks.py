@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.mcp.observe import TOOL_CHARS_MAX
+from gateway.mcp.observations import TOOL_CHARS_MAX
 from tests.launch import Gateway, Gateways
 from tests.relay.messages import Json, answer, call, fault, filtered, page, result, task
 from tests.relay.test_page import EVERYWHERE, HOSTILE, SCHEMES, SIZES, ask, browser, contrast, opened, playwright

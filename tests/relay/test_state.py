@@ -11,9 +11,9 @@ from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
 from gateway.http.head_cache import HeadCache
 from gateway.transport.base_connection import Links
-from gateway.transport.memory import Buffers
-from gateway.upstream.pool import Pool
-from gateway.upstream.pools import watch
+from gateway.transport.memory_budget import Buffers
+from gateway.upstream.connection_pool import Pool
+from gateway.upstream.upstreams import watch
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, logged, port_of, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message

@@ -1,4 +1,4 @@
-"""The states of a client's connection: the table in `downstream/connection.py` is what it does, in whatever order.
+"""The states of a client's connection: the table in client_connection.py is what it does, in whatever order.
 
 Time passes by a sweep from the far future.
 """
@@ -20,16 +20,16 @@ from typing import Final, TypeAlias
 import pytest
 
 from gateway.config import Limits
-from gateway.downstream import connection
+from gateway.downstream import client_connection
 from gateway.downstream import tls_handshakes as handshakes
-from gateway.downstream.connection import State
+from gateway.downstream.client_connection import State
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.http.fields import Headers
 from gateway.http.head_cache import HeadCache
 from gateway.operate.metrics import Metrics
-from gateway.transport.memory import Buffers
+from gateway.transport.memory_budget import Buffers
 from tests.attack.requests import ROWS
 from tests.certificates import signed
 from tests.states import (
@@ -336,7 +336,7 @@ def test_the_table_names_every_state_and_event() -> None:
     assert list(EVENTS_OF_A_CONNECTION) == list(EVENTS)
 
 
-@pytest.mark.parametrize("module", [connection, handshakes])
+@pytest.mark.parametrize("module", [client_connection, handshakes])
 def test_one_method_enters_every_state(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     entering = {
@@ -346,7 +346,7 @@ def test_one_method_enters_every_state(module: ModuleType) -> None:
         for node in ast.walk(method)
         if isinstance(node, ast.Attribute) and node.attr == "state" and isinstance(node.ctx, ast.Store)
     }
-    assert entering == ({"_enter"} if module is connection else set())
+    assert entering == ({"_enter"} if module is client_connection else set())
 
 
 @pytest.mark.parametrize(("state", "event"), CAN_BE)

@@ -24,7 +24,7 @@ from gateway.config import Log
 from gateway.downstream.exchange import Exchange
 from gateway.http.fields import Headers
 from gateway.operate.traces import TracedAccessLog, TracedMetrics
-from gateway.transport.log_limit import LogLimit
+from gateway.transport.log_rate_limit import LogLimit
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from gateway.transport.base_connection import Wire
-from gateway.transport.memory import Buffers
+from gateway.transport.memory_budget import Buffers
 
 CONNECTIONS: Final = 40
 SENT_BYTES: Final = 1 << 20  # by each at most: what its socket takes

@@ -14,13 +14,13 @@ from gateway.downstream.listener import Listener
 from gateway.errors import GatewayError, UpstreamBroken
 from gateway.http.fields import Headers
 from gateway.http.head_cache import HeadCache
-from gateway.http.responses import authenticates_connection
+from gateway.http.response_parser import authenticates_connection
 from gateway.operate.metrics import Metrics
 from gateway.relay.pump import relay, request_head
 from gateway.transport.base_connection import Links
-from gateway.transport.memory import Buffers
-from gateway.upstream.connection import Response
-from gateway.upstream.pool import Pool
+from gateway.transport.memory_budget import Buffers
+from gateway.upstream.connection_pool import Pool
+from gateway.upstream.server_connection import Response
 from tests.launch import Gateways, eventually, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
 from tests.relay.conftest import SMALL_HEADER_BYTES

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.transport.base_connection import Wire
 from gateway.transport.body import Body, BodyState, Dropped
-from gateway.transport.memory import Buffers
+from gateway.transport.memory_budget import Buffers
 from tests.states import Watch, changes, table, watched
 
 LEFT: Final = ConnectionError("its sender has left")

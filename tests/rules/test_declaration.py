@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.client import command_line
+from gateway.cli import command_line
 from gateway.mcp import capabilities, task
 from gateway.mcp.task import Task
 from gateway.query import criteria, cursor

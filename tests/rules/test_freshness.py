@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from gateway.mcp import task
 from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
-from gateway.refresh import freshness
-from gateway.refresh.freshness import Ages, Plan
-from gateway.tasks.record import Known, Listing, Mark, Record
+from gateway.refresh import planning
+from gateway.refresh.planning import Ages, Plan
+from gateway.tasks.marks import Known, Listing, Mark, Record
 from tests.rules import plain
 
 ROOT = Path(__file__).parents[2]
@@ -260,14 +260,14 @@ TABLE: dict[str, Case] = {
 
 @pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
 def test_what_is_asked(case: Case) -> None:
-    plan = freshness.plan(case.known.record(case.tasks), case.query, moment(NOW), case.ages)
+    plan = planning.plan(case.known.record(case.tasks), case.query, moment(NOW), case.ages)
     assert (plan.crawl, plan.tail, set(plan.tasks)) == case.expected
     assert plan.nothing is (case.expected == FRESH)
     assert plan.reason
 
 
 def test_the_design_names_every_plan() -> None:
-    files = (ROOT / "gateway/refresh" / name for name in ("freshness.py", "planner.py"))
+    files = (ROOT / "gateway/refresh" / name for name in ("planning.py", "ensure_fresh.py"))
     calls = (node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
     reasons = [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "Plan"]
     picture = (ROOT / "docs/design.md").read_text().split("\n6.3. ")[1].split("\n6.4. ")[0]
@@ -323,9 +323,9 @@ def may_match(known: Task, query: Query) -> bool:
 def test_an_answer_without_asking_keeps_the_promise(record: Record, query: Query, allowed: Ages) -> None:
     """DESIGN 6, held against what the members of `Known` say that they mean."""
     known, index = record.known, record.index
-    if not freshness.plan(record, query, moment(NOW), allowed).nothing:
+    if not planning.plan(record, query, moment(NOW), allowed).nothing:
         return
-    need = freshness.need_of(record, moment(NOW), allowed)
+    need = planning.need_of(record, moment(NOW), allowed)
     for found in filter(None, map(index.get, index)):
         # Where nobody can be asked for a task that no list shows, no plan helps: such a one must not be kept at all.
         if not may_match(found, query) or not (known.asks_by_id or found.id not in record.unlisted):
@@ -355,7 +355,7 @@ def test_a_finished_task_that_no_list_shows_is_not_shown_for_longer_than_full_cr
     It was asked for 100 s ago; all pages were read 59 s ago, too early to ask for it again.
     """
     known = crawled(NOW - 59, unlisted={"d1": NOW - 100}, new_as_of=NOW, live_as_of=NOW, unlisted_as_of=NOW - 100)
-    plan = freshness.plan(known.record(DONE[:1]), Query(), moment(NOW), AGES)
+    plan = planning.plan(known.record(DONE[:1]), Query(), moment(NOW), AGES)
     assert plan.crawl or "d1" in plan.tasks
 
 
@@ -364,7 +364,7 @@ def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     record: Record, query: Query, allowed: Ages
 ) -> None:
     known = record.known
-    plan = freshness.plan(record, query, moment(NOW), allowed)
+    plan = planning.plan(record, query, moment(NOW), allowed)
     assert len(plan.tasks) == len(set(plan.tasks))
     if plan.crawl:
         assert not plan.tail
@@ -401,7 +401,7 @@ def test_what_is_asked_is_enough_to_answer(
                 record.take(found, told, now)
 
     for _ in range(8):
-        plan = freshness.plan(record, query, came, allowed)
+        plan = planning.plan(record, query, came, allowed)
         if plan.nothing:
             return
         began = Moment(next(order), NOW)
@@ -452,10 +452,10 @@ def test_a_task_may_vanish_when_its_ttl_has_passed(
     boot = 5000.0  # the monotonic clock began then, of 1970
     record = Situation(confirmed - boot).record([a_task("a", "completed", ttl=ttl)])
     shown = [record.index.get("a") or a_task("a")]
-    assert freshness.overdue(record, shown, now - boot, now) == (["a"] if expected else [])
+    assert planning.overdue(record, shown, now - boot, now) == (["a"] if expected else [])
     record.known.asks_by_id = False
-    assert freshness.overdue(record, shown, now - boot, now) == []
+    assert planning.overdue(record, shown, now - boot, now) == []
 
 
 def test_a_task_that_nobody_confirmed_is_overdue_when_its_ttl_has_passed() -> None:
-    assert freshness.overdue(Record(), [a_task("a", ttl=1000), a_task("b")], NOW, NOW) == ["a"]
+    assert planning.overdue(Record(), [a_task("a", ttl=1000), a_task("b")], NOW, NOW) == ["a"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.fields import Headers
-from gateway.http.requests import End, Head, Refusal, RequestEvent, RequestReader
+from gateway.http.request_parser import End, Head, Refusal, RequestEvent, RequestReader
 from tests.attack.requests import ROWS
 from tests.relay.http1 import Malformed, Reader
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway import identity as module
+from gateway import caller_identity as module
+from gateway.caller_identity import is_of_one_message, proof, rate_limit_key, who
 from gateway.http.fields import Headers
-from gateway.identity import is_of_one_message, proof, rate_limit_key, who
 from tests.fields import IDS, OF_ONE, STANDING
 
 

@@ -14,7 +14,7 @@ import pytest
 from gateway.http.addresses import DOCUMENT_BYTES_MAX, Addresses
 from gateway.http.codings import Unreadable, decoder
 from gateway.http.fields import Headers
-from gateway.mcp import capabilities, jsonrpc, observe, sse
+from gateway.mcp import capabilities, jsonrpc, observations, sse
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import TaskError
 from gateway.query import criteria, query_string
@@ -84,8 +84,12 @@ def test_unknown_members_of_what_passes_cost_their_bytes() -> None:
     told = plain.parsed(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % task)
     get, tool = call("tasks/get", b'{"taskId":"a"}'), call("tools/call", b'{%b,"task":{}}' % MANY)
     with bytes_taken_at_most(10 * len(task)):
-        assert observe.is_observed(tool)
-        for found in (observe.of_response(get, answer), observe.of_response(tool, made), observe.of_notification(told)):
+        assert observations.is_observed(tool)
+        for found in (
+            observations.of_response(get, answer),
+            observations.of_response(tool, made),
+            observations.of_notification(told),
+        ):
             assert found is not None
             assert found.shown_ids == ["a"]
 
@@ -252,8 +256,8 @@ def test_a_page_of_what_is_no_task_is_refused_before_it_is_taken_apart(item: byt
     data = b'{"jsonrpc":"2.0","id":1,"result":{"tasks":[%b]}}' % (item * ((4 << 20) // len(item)))[:-1]
     answer = plain.parsed(data)
     with bytes_taken_at_most(4 * len(data)), pytest.raises(TaskError):
-        observe.parse_page(answer)
-    assert observe.of_response(call("tasks/list", b"{}"), answer) == observe.Observation(doubt=True)
+        observations.parse_page(answer)
+    assert observations.of_response(call("tasks/list", b"{}"), answer) == observations.Observation(doubt=True)
 
 
 @pytest.mark.parametrize("line", [b":\n", b"\n", b"\r", b": a\r\n"])

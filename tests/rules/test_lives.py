@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.identity import Key
-from gateway.mcp.observe import Observation
+from gateway.caller_identity import Key
+from gateway.mcp.observations import Observation
 from gateway.mcp.task import TERMINAL, parse
 from gateway.operate.metrics import Metrics
-from gateway.operate.rates import quantile
+from gateway.operate.request_rates import quantile
 from gateway.operate.task_metrics import SeenTasks
 from gateway.tasks.lifecycles import DURATIONS, ENDS, LIVE_MAX, STARTED, TOOLS_MAX, Lives
 

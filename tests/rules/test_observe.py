@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mcp import jsonrpc, observe, task
+from gateway.mcp import jsonrpc, observations, task
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.observe import Observation
+from gateway.mcp.observations import Observation
 from gateway.mcp.task import TaskError
 from tests.rules import documents, plain
 
@@ -112,24 +112,24 @@ TRANSCRIPTS: dict[str, tuple[Message, Message, str]] = {
 
 @pytest.mark.parametrize(("asked", "answer", "says"), TRANSCRIPTS.values(), ids=TRANSCRIPTS.keys())
 def test_a_transcript(asked: Message, answer: Message, says: str) -> None:
-    assert said(observe.of_response(asked, answer)) == says
+    assert said(observations.of_response(asked, answer)) == says
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, says) in TRANSCRIPTS.items() if says])
 def test_what_tells_something_is_observed(name: str) -> None:
-    assert observe.is_observed(TRANSCRIPTS[name][0])
+    assert observations.is_observed(TRANSCRIPTS[name][0])
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/list"])
 def test_a_request_about_tasks_is_observed(method: str) -> None:
-    assert observe.is_observed(request(method))
-    assert not observe.is_observed(message(method=method, params={}))  # a notification has no response
+    assert observations.is_observed(request(method))
+    assert not observations.is_observed(message(method=method, params={}))  # a notification has no response
 
 
 def test_what_says_nothing_of_tasks_is_not_observed() -> None:
     for method in ("tools/call", "tools/list", "ping", "initialize", "notifications/tasks/status"):
-        assert not observe.is_observed(request(method, {"name": "task", "arguments": {"task": {}}}))
-    assert not observe.is_observed(response({"task": a_task()}))
+        assert not observations.is_observed(request(method, {"name": "task", "arguments": {"task": {}}}))
+    assert not observations.is_observed(response({"task": a_task()}))
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_the_response_to_what_is_not_observed_says_nothing(method: str, result: 
     And what is read of a stream must be what is read of a JSON body, which `is_observed` decides.
     """
     asked = request(method, {"name": "x"})
-    assert not observe.is_observed(asked)
-    assert said(observe.of_response(asked, response(result))) == ""
+    assert not observations.is_observed(asked)
+    assert said(observations.of_response(asked, response(result))) == ""
 
 
 def test_a_task_is_kept_as_it_came() -> None:
@@ -155,7 +155,7 @@ def test_a_task_is_kept_as_it_came() -> None:
     }
     for method, result in asked.items():
         answer = plain.parsed(b'{"jsonrpc":"2.0","id":1,"result": %b }' % result)
-        found = observe.of_response(request(method, AUGMENTED), answer)
+        found = observations.of_response(request(method, AUGMENTED), answer)
         assert found is not None
         assert {raw for _, raw in found.shown} == {raw}
 
@@ -164,8 +164,8 @@ def test_the_meta_of_a_message_is_not_the_task_s() -> None:
     """A task is the same, whether `tasks/get` or `tasks/list` reported it. Its bytes are kept exactly."""
     raw = b'{"taskId":"a","_meta":{"x":1},"x":1.10e400,"status":"working","y":{"_meta":2},"z":"\\u00e9_meta"}'
     for found in (
-        observe.of_response(request("tasks/get", GET), jsonrpc.Message("2.0", result=_raw(raw))),
-        observe.of_notification(jsonrpc.Message("2.0", method=observe.STATUS_NOTIFICATION, params=_raw(raw))),
+        observations.of_response(request("tasks/get", GET), jsonrpc.Message("2.0", result=_raw(raw))),
+        observations.of_notification(jsonrpc.Message("2.0", method=observations.STATUS_NOTIFICATION, params=_raw(raw))),
     ):
         assert found is not None
         ((_, only),) = found.shown
@@ -212,17 +212,19 @@ BROKEN: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize(("method", "result"), BROKEN.values(), ids=BROKEN.keys())
 def test_what_cannot_be_read_is_a_doubt_and_nothing_is_certain(method: str, result: Any) -> None:
     """It passed through, so an answer must reflect it (DESIGN 6). Only another request can tell what it said."""
-    found = said(observe.of_response(request(method, {**AUGMENTED, "taskId": "a"}), response(result)))
+    found = said(observations.of_response(request(method, {**AUGMENTED, "taskId": "a"}), response(result)))
     assert found == "doubt"
 
 
 def test_a_result_says_that_its_task_has_ended() -> None:
     """Tasks specification, Result Retrieval: the receiver blocks until the task has a terminal status."""
-    found = observe.of_response(request("tasks/result", GET), response({"content": []}))
-    assert found == observe.Observation(ended="a")
-    either = observe.of_response(request("tasks/result", GET), refusal(-32603))  # the task's error, or the server's
-    assert either == observe.Observation(failed="a")
-    assert observe.of_response(request("tasks/result", {"taskId": 5}), response({})) is None
+    found = observations.of_response(request("tasks/result", GET), response({"content": []}))
+    assert found == observations.Observation(ended="a")
+    either = observations.of_response(
+        request("tasks/result", GET), refusal(-32603)
+    )  # the task's error, or the server's
+    assert either == observations.Observation(failed="a")
+    assert observations.of_response(request("tasks/result", {"taskId": 5}), response({})) is None
 
 
 NOTIFIED = {
@@ -243,18 +245,18 @@ NOTIFIED = {
 
 @pytest.mark.parametrize(("passing", "says"), NOTIFIED.values(), ids=NOTIFIED.keys())
 def test_a_message_that_is_no_response(passing: Message, says: str) -> None:
-    assert said(observe.of_notification(passing)) == says
+    assert said(observations.of_notification(passing)) == says
 
 
 @pytest.mark.parametrize("params", [{}, [], None, {"taskId": "a"}, {"status": "working"}, {"task": a_task()}])
 def test_a_notification_that_cannot_be_read_is_a_doubt(params: Any) -> None:
-    found = observe.of_notification(message(method="notifications/tasks/status", params=params))
+    found = observations.of_notification(message(method="notifications/tasks/status", params=params))
     assert said(found) == "doubt"
 
 
 def test_a_page() -> None:
     for following, expected in (({"nextCursor": "x"}, "x"), ({"nextCursor": None}, None), ({}, None)):
-        tasks, cursor = observe.parse_page(response({"tasks": [a_task(), a_task("b")], **following, "_meta": {}}))
+        tasks, cursor = observations.parse_page(response({"tasks": [a_task(), a_task("b")], **following, "_meta": {}}))
         assert [task.parse(raw).id for raw in tasks] == ["a", "b"]
         assert cursor == expected
 
@@ -264,13 +266,13 @@ def test_a_page() -> None:
 )
 def test_what_is_no_page(result: Any) -> None:
     with pytest.raises(TaskError):
-        observe.parse_page(response(result))
+        observations.parse_page(response(result))
 
 
 @pytest.mark.parametrize("count", [1, 10, 499, 500, 501, 1000, 5000])
 def test_of_a_page_of_any_size_every_task_is_told_or_all_are_in_doubt(count: int) -> None:
     page = response({"tasks": [a_task(f"t{n}") for n in range(count)]})
-    found = said(observe.of_response(request("tasks/list"), page))
+    found = said(observations.of_response(request("tasks/list"), page))
     assert found.endswith("doubt") or found == ", ".join(f"t{n} working" for n in range(count))
 
 
@@ -303,9 +305,9 @@ def test_no_message_raises(method: str, params: bytes, result: bytes, is_error: 
     assert asked is not None
     assert answer is not None
     assert told is not None
-    observe.is_observed(asked)
-    observe.of_response(asked, answer)
-    observe.of_notification(told)
+    observations.is_observed(asked)
+    observations.of_response(asked, answer)
+    observations.of_notification(told)
 
 
 # createdAt + ttl: when a task may vanish (DESIGN 6; tasks specification, TTL and Resource Management 5).

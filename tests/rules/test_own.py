@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.caller_identity import Key, Who
 from gateway.config import IndexLimits
 from gateway.errors import Ambiguous
-from gateway.identity import Key, Who
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment
 from gateway.owners.named_tasks import Made, asked_for, made_by, told_of

@@ -5,9 +5,9 @@ from typing import Final
 import pytest
 
 from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX, Message
-from gateway.mcp.observe import Observation
+from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment
-from gateway.tasks.interception import (
+from gateway.tasks.observer import (
     PLAIN,
     RESUMED,
     UNMATCHED,

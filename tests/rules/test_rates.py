@@ -1,4 +1,4 @@
-"""Rates of the last minutes (gateway/operate/rates.py), against their definition: the history, counted by hand."""
+"""Rates of the last minutes (request_rates.py), against their definition: the history, counted by hand."""
 
 import math
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.operate.metrics import SECONDS, EndedRequest, Metrics
-from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent_failures import Reason
+from gateway.operate.request_rates import SLOT_S, Rates
 
 NAMES = ("a", "b", "")
 EVENT = st.tuples(

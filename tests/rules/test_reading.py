@@ -1,4 +1,4 @@
-"""The states of a reader of requests: the table in `http/requests.py` is what it does."""
+"""The states of a reader of requests: the table in `http/request_parser.py` is what it does."""
 
 from collections.abc import Callable
 from itertools import product
@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from gateway.http.requests import Reading, RequestReader
+from gateway.http.request_parser import Reading, RequestReader
 from tests.attack.requests import ROWS
 from tests.states import changes, in_cell, steps, table
 

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.mcp import task
 from gateway.mcp.task import Moment, Stamp, Task, text_bytes
-from gateway.tasks import record as recording
-from gateway.tasks.record import GONE_MAX, MARKS_MAX, Listing, Record
+from gateway.tasks import marks as recording
+from gateway.tasks.marks import GONE_MAX, MARKS_MAX, Listing, Record
 from tests.rules.legal import faults
 
 FOREVER = 1_000_000

@@ -9,20 +9,20 @@ from typing import Final
 import pytest
 
 from gateway import config
+from gateway.caller_identity import Key
 from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRefused
-from gateway.identity import Key
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Stamp
 from gateway.query.criteria import Query
 from gateway.refresh.crawler import Crawler
-from gateway.refresh.freshness import Ages
-from gateway.refresh.planner import Planner
+from gateway.refresh.ensure_fresh import Planner
+from gateway.refresh.planning import Ages
 from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
-from gateway.stdio.proxy import NoCounts
+from gateway.stdio.stdio_proxy import NoCounts
 from gateway.tasks.guards import RequestCost
 from gateway.tasks.in_flight import InFlight
-from gateway.tasks.record import FAILURES_MAX, Listing
+from gateway.tasks.marks import FAILURES_MAX, Listing
 from gateway.tasks.sessions import CapabilityCache, Forgotten, Session, Sessions
 from tests.rules import plain
 from tests.test_sessions import outbox

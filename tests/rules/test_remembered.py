@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.http import head_cache as remembered
 from gateway.http.head_cache import ConnectionHeads, HeadCache
-from gateway.http.requests import End, Head, Refusal, RequestReader
+from gateway.http.request_parser import End, Head, Refusal, RequestReader
 
 HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
 PLAIN = b"POST /mcp HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\nContent-Length: %b\r\n\r\n"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.http.chunks import whole_body
 from gateway.http.head_cache import ConnectionHeads, HeadCache
-from gateway.http.responses import BadResponse, ResponseReader
-from gateway.upstream.connection import Response
+from gateway.http.response_parser import BadResponse, ResponseReader
+from gateway.upstream.server_connection import Response
 from tests.rules.test_remembered import BODY, LIES, PLAIN
 
 BYTES_MAX, FIELDS_MAX = 8000, 50

@@ -14,12 +14,12 @@ ROOT: Final = Path(gateway.__file__).parent
 FILES: Final = sorted(ROOT.rglob("*.py"))
 
 # The rooms, and the other rooms that each may know. Files that stand directly in `gateway/` may know all.
-_LEAVES: Final = {"mcp", "config", "errors", "identity"}
+_LEAVES: Final = {"mcp", "config", "errors", "caller_identity"}
 KNOWS: Final = {
     "mcp": set[str](),
     "config": set[str](),
     "errors": {"mcp"},
-    "identity": set[str](),
+    "caller_identity": set[str](),
     "http": {"mcp", "errors"},
     "transport": _LEAVES | {"http"},
     "downstream": _LEAVES | {"http", "transport"},
@@ -37,12 +37,12 @@ ROOM_FILES_MAX: Final = 12
 
 # What decides: it never awaits, logs or reads a clock.
 DECIDES: Final = {
-    "mcp": ("capabilities", "jsonrpc", "observe", "ambiguous_names", "sse", "task"),
-    "http": ("addresses", "chunks", "cors", "fields", "head_cache", "requests", "responses"),
+    "mcp": ("capabilities", "jsonrpc", "observations", "ambiguous_names", "sse", "task"),
+    "http": ("addresses", "chunks", "cors", "fields", "head_cache", "request_parser", "response_parser"),
     "query": ("criteria", "cursor", "query_string", "values"),
     "owners": ("named_tasks", "eviction"),
-    "tasks": ("index", "interception", "lifecycles", "page_cache", "record", "sorted_tasks"),
-    "refresh": ("freshness",),
+    "tasks": ("index", "lifecycles", "marks", "observer", "page_cache", "sorted_tasks"),
+    "refresh": ("planning",),
     "store": ("replica_updates",),
     "upstream": ("identity_drift",),
     "stdio": ("lines",),
@@ -97,13 +97,13 @@ def test_a_room_knows_only_the_rooms_that_it_may_know(file: Path) -> None:
 
 
 def test_nothing_that_serves_imports_the_commands_of_a_client() -> None:
-    commands = {"client", "demo"}
+    commands = {"cli", "demo"}
     assert {
         module_of(f) for f in FILES if {room_of(m) for m in ours(f)} & commands and f.parent.name not in commands
     } == {"gateway.__main__"}
     tree = ast.parse((ROOT / "__main__.py").read_text())
     assert not {m for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for m in imported(node)} & {
-        m for m in imported(tree) if m.split(".")[1:2] in (["client"], ["demo"])
+        m for m in imported(tree) if m.split(".")[1:2] in (["cli"], ["demo"])
     }
 
 
@@ -125,7 +125,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 def test_few_files_stand_outside_the_rooms() -> None:
     assert len(list(ROOT.glob("*.py"))) <= 10
     rooms = {d.name for d in ROOT.iterdir() if (d / "__init__.py").exists()}
-    assert rooms == {*KNOWS, "client", "demo"} - {"errors", "identity"}
+    assert rooms == {*KNOWS, "cli", "demo"} - {"errors", "caller_identity"}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_the_deciding_files_are_the_share_that_the_design_says() -> None:
 def test_what_the_deciding_files_import(file: Path) -> None:
     modules = imported(ast.parse(file.read_text()))
     ours = {f"gateway.{room}.{name}" for room, names in DECIDES.items() for name in names}
-    assert modules <= ALLOWED | ours | {"gateway.errors", "gateway.identity"}
+    assert modules <= ALLOWED | ours | {"gateway.errors", "gateway.caller_identity"}
 
 
 @pytest.mark.parametrize("file", DECIDING, ids=module_of)

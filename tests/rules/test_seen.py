@@ -4,8 +4,8 @@ import tracemalloc
 
 import pytest
 
+from gateway.caller_identity import Key, Who
 from gateway.config import IndexLimits
-from gateway.identity import Key, Who
 from gateway.mcp.task import Moment
 from gateway.owners import seen_ids as seeing
 from gateway.owners.seen_ids import IDLE_S, IDS_OF_CREDENTIALS, IDS_OF_SESSION, Owners

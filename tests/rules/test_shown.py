@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client.table import table
+from gateway.cli.table import table
 from gateway.errors import TEXT_CHARS_MAX, GatewayError, printable, shown
 
 # Any text but one that the escapes could be taken for; halves of surrogate pairs too.

@@ -31,9 +31,9 @@ _OURS: Final = "gateway."
 # Kept when a session's index goes: what `initialize` said and of whom; durations by upstream, kind and method, each of
 # a few values; hashes of the callers of 200 sessions (DESIGN 7.11).
 _STAYS: Final = (
-    *("gateway.mcp.capabilities.Server", "gateway.identity.Key", "gateway.operate.metrics._Durations"),
+    *("gateway.mcp.capabilities.Server", "gateway.caller_identity.Key", "gateway.operate.metrics._Durations"),
     *(
-        "gateway.operate.rates._Sample",
+        "gateway.operate.request_rates._Sample",
         "gateway.operate.recent_failures.Failures",
         "gateway.operate.recent_failures.Reason",
     ),

@@ -58,6 +58,6 @@ async def test_an_idle_connection_to_the_upstream_holds_nothing_of_its_last_exch
     async with Upstream() as upstream, in_process(upstream) as gate:
         await Player(gate.port, upstream, gate.left).forget_sessions()
         objects = gate.objects()
-        assert objects["gateway.upstream.connection.UpstreamConnection"] == len(upstream.lines) > 0
-        of_clients = {"gateway.downstream.exchange.Exchange", "gateway.downstream.connection.ClientConnection"}
+        assert objects["gateway.upstream.server_connection.UpstreamConnection"] == len(upstream.lines) > 0
+        of_clients = {"gateway.downstream.exchange.Exchange", "gateway.downstream.client_connection.ClientConnection"}
         assert not of_clients & set(objects)

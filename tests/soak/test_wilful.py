@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.downstream.connection import ClientConnection
+from gateway.downstream.client_connection import ClientConnection
 from gateway.errors import GatewayError
 from gateway.relay.admission import ResolvedRequest
-from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.pool import Call, Pool
+from gateway.upstream.connection_pool import Call, Pool
+from gateway.upstream.server_connection import UpstreamConnection
 from tests.relay.messages import Json
 from tests.soak import storm
 from tests.soak.census import in_process, traced
@@ -151,7 +151,7 @@ def remembers_bytes(patch: Patch) -> None:
 
 # Each leak, and in which count it shows.
 LEAKS: Final[dict[Callable[[Patch], None], str]] = {
-    remembers_connections: "gateway.downstream.connection.ClientConnection",
+    remembers_connections: "gateway.downstream.client_connection.ClientConnection",
     remembers_bytes: "memory has grown",
 }
 # Each fault, and what is said of the round in which it shows.

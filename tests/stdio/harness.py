@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from gateway.config import StdioConfig
-from gateway.stdio.app import StdioApp
 from gateway.stdio.child import Streams
-from gateway.stdio.proxy import NoCounts
+from gateway.stdio.stdio_app import StdioApp
+from gateway.stdio.stdio_proxy import NoCounts
 from tests.peer import holds_in_time
 
 Json: TypeAlias = dict[str, Any]

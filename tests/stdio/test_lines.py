@@ -10,7 +10,7 @@ from gateway.config import IndexLimits, StdioConfig
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import NEVER
 from gateway.stdio.messages import CANCELLED_MAX, Passed, Unanswered
-from gateway.transport.memory import SMALL_BYTES_MAX
+from gateway.transport.memory_budget import SMALL_BYTES_MAX
 from tests.launch import eventually
 from tests.stdio.conftest import SMALL
 from tests.stdio.harness import QUERY_ALL, Stage, call, line, notification, result, task, through

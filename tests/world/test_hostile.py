@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from gateway.client.table import SHOWN_CHARS_MAX
+from gateway.cli.table import SHOWN_CHARS_MAX
 from tests.forked import Ended, forked
 from tests.launch import Gateway, listening, port_of
 from tests.peer import Peer

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from aiohttp import web
 
-from gateway.client.mcp_client import Client, Target
+from gateway.cli.mcp_client import Client, Target
 from gateway.demo.legacy import LegacyServer
 from gateway.query.criteria import CRITERIA
 from tests.forked import forked

@@ -17,8 +17,8 @@ from aiohttp import web
 from gateway.config import GuardLimits
 from gateway.errors import shown as short
 from gateway.operate.metrics import VERSION, Gauge, Metrics
-from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent_failures import Reason
+from gateway.operate.request_rates import SLOT_S, Rates
 from gateway.operate.task_metrics import SeenTasks
 from gateway.transport.tls import Validity, span
 

@@ -8,12 +8,12 @@ from argparse import Namespace
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from gateway.client import table
-from gateway.client.diagnosis import opened
-from gateway.client.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of
-from gateway.client.stdio_bridge import behind_gateway
-from gateway.client.table import TaskFields
-from gateway.client.verdict import SESSION_ID
+from gateway.cli import table
+from gateway.cli.diagnosis import opened
+from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of
+from gateway.cli.stdio_bridge import behind_gateway
+from gateway.cli.table import TaskFields
+from gateway.cli.verdict import SESSION_ID
 from gateway.config import IndexLimits
 
 WATCH_S: Final = 2.0

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from gateway import config
 from gateway.arguments import Flags
-from gateway.client import tasks_command, verdict
-from gateway.client.exit_status import INTERRUPTED, signalled
-from gateway.client.mcp_client import NotAnswered, Target, value_of
-from gateway.client.stdio_bridge import started
-from gateway.client.table import columns_of, fitted, shown, table
-from gateway.client.try_command import Probe
+from gateway.cli import tasks_command, verdict
+from gateway.cli.exit_status import INTERRUPTED, signalled
+from gateway.cli.mcp_client import NotAnswered, Target, value_of
+from gateway.cli.stdio_bridge import started
+from gateway.cli.table import columns_of, fitted, shown, table
+from gateway.cli.try_command import Probe
 from gateway.errors import printable
 from gateway.query.criteria import CRITERIA, Criterion
 from gateway.query.values import INSTANT, NotAllowed

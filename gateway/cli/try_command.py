@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from gateway.app import App
-from gateway.client import verdict
-from gateway.client.diagnosis import opened
-from gateway.client.mcp_client import Client, NotAnswered, Target, object_of
-from gateway.client.stdio_bridge import behind_gateway
-from gateway.client.table import TaskFields
-from gateway.client.verdict import ByHand, ServerFacts
+from gateway.cli import verdict
+from gateway.cli.diagnosis import opened
+from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of
+from gateway.cli.stdio_bridge import behind_gateway
+from gateway.cli.table import TaskFields
+from gateway.cli.verdict import ByHand, ServerFacts
 from gateway.config import IndexLimits
 from gateway.http.addresses import misplaced
 

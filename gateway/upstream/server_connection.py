@@ -15,10 +15,10 @@ from gateway.config import Limits
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout
 from gateway.http.fields import EVENT_STREAM, Headers
 from gateway.http.head_cache import ConnectionHeads, HeadCache
-from gateway.http.responses import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
+from gateway.http.response_parser import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
 from gateway.transport.base_connection import Wire
 from gateway.transport.body import NO_TRAILERS, Body
-from gateway.transport.memory import Buffers, Reservation
+from gateway.transport.memory_budget import Buffers, Reservation
 from gateway.upstream.health import UpstreamHealth
 
 log = logging.getLogger("taskgate.upstream")

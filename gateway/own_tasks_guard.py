@@ -12,17 +12,17 @@ from gateway.downstream.exchange import Exchange
 from gateway.errors import Ambiguous, NoTasks, Unclear, UnknownTask, UpstreamBroken
 from gateway.http.fields import EVENT_STREAM
 from gateway.interceptor import Interceptor, nothing
-from gateway.mcp import jsonrpc, observe
+from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
 from gateway.owners.named_tasks import GUARD, OF_TASKS, asked_for
 from gateway.owners.seen_ids import OwnerKey
 from gateway.owners.task_owners import NO_OWNER, OwnTasks
 from gateway.relay.caller import HttpCaller
-from gateway.relay.inspection import Inspector
-from gateway.tasks.interception import RESUMED
+from gateway.relay.taps import Inspector
+from gateway.tasks.observer import RESUMED
 from gateway.tasks.sessions import Sessions
-from gateway.upstream.connection import Response
+from gateway.upstream.server_connection import Response
 
 if TYPE_CHECKING:
     from gateway.store.shared_owners import SharedOwn
@@ -46,7 +46,7 @@ class OwnTasksGuard:
         """Let no request pass that may be about another's task. Raises GatewayError; UnknownTask for another's."""
         _check_readable(exchange, message, self._body_bytes_max)
         asked, owners = asked_for(message, exchange.request.taken), self._owners(exchange, caller)
-        if message is not None and observe.is_observed(message) and caller.is_of_http_sse:
+        if message is not None and observations.is_observed(message) and caller.is_of_http_sse:
             raise NoTasks(f"{GUARD}: {NO_OWNER}")
         if message is not None and (message.method or "").startswith(OF_TASKS) and not owners:
             if not self._has_warned:

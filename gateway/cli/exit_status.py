@@ -10,11 +10,11 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from gateway.client.mcp_client import NotAnswered
-from gateway.client.table import fitted
+from gateway.cli.mcp_client import NotAnswered
+from gateway.cli.table import fitted
 from gateway.config import ConfigError, Log, StartError
 from gateway.errors import shown
-from gateway.operate import logs
+from gateway.operate import log_format
 
 INTERRUPTED: Final = 130
 
@@ -29,7 +29,7 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
             asyncio.get_running_loop().add_signal_handler(number, lambda: task.cancelling() or task.cancel())
         return await work
 
-    logs.set_up(Log(level="error", format="text"))
+    log_format.set_up(Log(level="error", format="text"))
     logging.disable(logging.WARNING)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)

@@ -8,16 +8,16 @@ from contextlib import suppress
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.caller_identity import STDIO
 from gateway.config import Address, Config, StdioConfig
 from gateway.errors import printable
-from gateway.identity import STDIO
-from gateway.operate import logs
+from gateway.operate import log_format
 from gateway.stdio.child import Child, Streams
 from gateway.stdio.messages import UNANSWERED_MAX
 from gateway.stdio.pipes import PipeSink, PipeSource
-from gateway.stdio.proxy import NoCounts, StdioProxy
+from gateway.stdio.stdio_proxy import NoCounts, StdioProxy
 from gateway.tasks.sessions import CapabilityCache, Sessions
-from gateway.transport.memory import Buffers
+from gateway.transport.memory_budget import Buffers
 
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
@@ -119,7 +119,7 @@ class StdioApp:
 
 def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
     """Stand between the client and the server until the server ends. Returns how it ended. Raises StartError."""
-    logs.set_up(config.log)
+    log_format.set_up(config.log)
     gc.set_threshold(300, 1_000_000, 1_000_000)  # as in app.run
     return asyncio.run(_serve(child, config, admin))
 
@@ -154,7 +154,7 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
         return await StdioApp(child.streams, config, NoCounts()).run(_end_of(child))
     from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Metrics
-    from gateway.transport.log_limit import LogLimit
+    from gateway.transport.log_rate_limit import LogLimit
 
     metrics = Metrics() if tracing is None else tracing.metrics()
     metrics.serves([STDIO.upstream], config.metrics.tasks)
@@ -170,14 +170,14 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
 async def _show(
     wrapped: StdioApp, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address
 ) -> int:
-    from gateway.operate import admin_listener, page
+    from gateway.operate import admin_listener, status_page
 
     began_at = time()
     metrics.gauges(wrapped.gauges)
 
-    def facts() -> page.Facts:
+    def facts() -> status_page.Facts:
         server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": began_at, "why": ""}
-        return page.Facts(wrapped.gauges(), [server])
+        return status_page.Facts(wrapped.gauges(), [server])
 
     runner = await admin_listener.serve("--admin", address, metrics, lambda: Config(upstreams=()), facts)
     try:

@@ -9,8 +9,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from gateway.client.mcp_client import Client, NotAnswered, body_of, events, value_of
-from gateway.client.table import shown
+from gateway.cli.mcp_client import Client, NotAnswered, body_of, events, value_of
+from gateway.cli.table import shown
 from gateway.http.addresses import misplaced
 
 _PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are

@@ -14,8 +14,8 @@ import msgspec
 from gateway.errors import UpstreamBroken
 from gateway.http.codings import Decode, Unreadable
 from gateway.mcp import sse
-from gateway.transport.memory import SMALL_BYTES_MAX, Reservation
-from gateway.upstream.connection import Response
+from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
+from gateway.upstream.server_connection import Response
 
 
 class Hold(NamedTuple):

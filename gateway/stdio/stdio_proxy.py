@@ -3,7 +3,7 @@
     from the client   a filtered `tasks/list`                        answered               refresh/answer.py
                       everything else                                passed
     from the server   a response to a request of the gateway's own   stays here             stdio/messages.py
-                      the result of `initialize`                     edited, and passed     tasks/interception.py
+                      the result of `initialize`                     edited, and passed     tasks/observer.py
                       everything else                                observed, and passed
 
 One process is one session. A line that is no JSON, or too large to be read, passes as well (DESIGN 11.1, 11.3).
@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 
+from gateway.caller_identity import STDIO
 from gateway.config import StdioConfig
 from gateway.errors import GatewayError, Internal, Overloaded, without_frames
-from gateway.identity import STDIO
-from gateway.mcp import jsonrpc, observe
+from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
@@ -37,9 +37,9 @@ from gateway.stdio.messages import (
     StdioReply,
     Unanswered,
 )
-from gateway.tasks.interception import PLAIN, UNMATCHED, Intercepted, Pending, begin
+from gateway.tasks.observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
 from gateway.tasks.sessions import Sessions
-from gateway.transport.memory import Buffers, Reservation
+from gateway.transport.memory_budget import Buffers, Reservation
 
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
@@ -114,7 +114,7 @@ class StdioProxy:
         if message.is_request:
             above = self._access_log.traceparent(message) if self._access_log is not None else ""
             misspelt = self._answerer.misspelt(STDIO, message)
-            passed = Passed(observe.redacted(message), self._sessions.now(), traceparent=above, misspelt=misspelt)
+            passed = Passed(observations.redacted(message), self._sessions.now(), traceparent=above, misspelt=misspelt)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(STDIO.upstream, message.method or "")
         return False

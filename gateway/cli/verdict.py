@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from gateway.client.table import TaskFields
+from gateway.cli.table import TaskFields
 from gateway.mcp.task import STATUSES, parse_instant
 
 ServerFacts: TypeAlias = dict[str, Any]

@@ -16,7 +16,7 @@ from yarl import URL
 
 from gateway import config
 from gateway.app import App
-from gateway.client.mcp_client import ANSWER_BYTES_MAX, Client, NotAnswered, Target
+from gateway.cli.mcp_client import ANSWER_BYTES_MAX, Client, NotAnswered, Target
 from gateway.mcp import jsonrpc
 from gateway.stdio.child import NotStarted
 

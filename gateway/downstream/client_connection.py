@@ -16,11 +16,11 @@ from gateway.downstream.exchange import Exchange
 from gateway.downstream.request import ClientGone
 from gateway.downstream.response import write_refusal
 from gateway.errors import without_frames
-from gateway.http import requests
+from gateway.http import request_parser
 from gateway.http.fields import Headers
 from gateway.http.head_cache import ConnectionHeads, HeadCache
 from gateway.transport.base_connection import ClientWire, Wire
-from gateway.transport.memory import Buffers, Reservation
+from gateway.transport.memory_budget import Buffers, Reservation
 
 log = logging.getLogger("taskgate.listener")
 
@@ -78,7 +78,7 @@ _IDLE: Final = State.IDLE
 _SERVING: Final = State.SERVING
 _SKIPPING: Final = State.SKIPPING
 _LINGERING: Final = State.LINGERING
-_HEAD_COMES: Final = requests.Reading.HEAD
+_HEAD_COMES: Final = request_parser.Reading.HEAD
 
 
 class ClientOwner(Protocol):
@@ -87,7 +87,7 @@ class ClientOwner(Protocol):
     heads: HeadCache[Any]
     handle: Callable[[Exchange], Awaitable[None]]
 
-    def opened(self, connection: "ClientConnection") -> requests.Refusal | None:
+    def opened(self, connection: "ClientConnection") -> request_parser.Refusal | None:
         """A connection has come. Returns the refusal to send if it is not served."""
 
     def lost(self, connection: "ClientConnection") -> None:
@@ -108,10 +108,10 @@ class ClientConnection(ClientWire):
         self._serving = _Serving()
         self._receiving: Exchange | None = None  # whose body is arriving: the one that is served, or the last waiting
         self._queue = _Queue(owner.buffers)
-        self._refused: requests.Refusal | None = None  # to be answered behind the requests before it
+        self._refused: request_parser.Refusal | None = None  # to be answered behind the requests before it
         self._is_last = False  # the connection ends once all requests that came are answered
         self.cached_heads = ConnectionHeads(owner)
-        self._reader = requests.RequestReader(
+        self._reader = request_parser.RequestReader(
             owner.limits.header_bytes_max, owner.limits.header_fields_max, self.cached_heads
         )
         self._dropped_bytes = 0
@@ -161,24 +161,24 @@ class ClientConnection(ClientWire):
                 self._take(event)
         if not self._queue.measure(reader):
             reader.close()
-            self._refuse(requests.Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
+            self._refuse(request_parser.Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
         if self._receiving is not None and self.state is not _SKIPPING:
             self.expect_body()
         if self.state is _IDLE and reader.state is _HEAD_COMES:
             self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
 
-    def _take(self, event: requests.RequestEvent) -> None:
+    def _take(self, event: request_parser.RequestEvent) -> None:
         if self.state is _LINGERING:
             return  # an event before this one was the last
-        if isinstance(event, requests.Head):
+        if isinstance(event, request_parser.Head):
             self._receiving = exchange = Exchange(self, event)
             if self.state is _SERVING:
                 self._queue.put(exchange, self)
             else:
                 self._start(exchange)
-        elif isinstance(event, requests.End):
+        elif isinstance(event, request_parser.End):
             self._complete(event.trailers)
-        elif isinstance(event, requests.Refusal):
+        elif isinstance(event, request_parser.Refusal):
             self._refuse(event)
         elif self._receiving is not None:
             self._receiving.request.body.feed(event)
@@ -203,7 +203,7 @@ class ClientConnection(ClientWire):
             waits = self._receiving.request.waits and not self._receiving.response.started
             self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
 
-    def _refuse(self, refused: requests.Refusal) -> None:
+    def _refuse(self, refused: request_parser.Refusal) -> None:
         """Send a refusal, once the requests before it are answered, and close."""
         self._owner.unreadable(self, refused.status)
         if self.state is _SKIPPING:
@@ -231,7 +231,7 @@ class ClientConnection(ClientWire):
         if self.state is _SERVING:
             self._end(exchange, came, refused)
 
-    def _end(self, exchange: Exchange, came: bool, refused: requests.Refusal | None) -> None:
+    def _end(self, exchange: Exchange, came: bool, refused: request_parser.Refusal | None) -> None:
         """The handler has ended: decide what follows. `came`: its request was whole; `refused` is sent in its place."""
         if refused is not None:
             self._hang_up(refused)
@@ -305,7 +305,7 @@ class ClientConnection(ClientWire):
             self.close()
         return self._serving.cancel()
 
-    def _hang_up(self, refused: requests.Refusal | None = None) -> None:
+    def _hang_up(self, refused: request_parser.Refusal | None = None) -> None:
         """Send a refusal, if there is one, and linger, as nginx does; a transport of TLS waits for the close_notify."""
         if refused is not None:
             write_refusal(self, refused)
@@ -319,8 +319,8 @@ class ClientConnection(ClientWire):
         self.end_writing()
 
 
-def _late(missing: str) -> requests.Refusal:
-    return requests.Refusal(408, b"Request Timeout", missing)
+def _late(missing: str) -> request_parser.Refusal:
+    return request_parser.Refusal(408, b"Request Timeout", missing)
 
 
 class _Serving:
@@ -383,7 +383,7 @@ class _Queue(list[Exchange]):
         if len(self) == 1:
             wire.pause_reading()
 
-    def measure(self, reader: requests.RequestReader) -> bool:
+    def measure(self, reader: request_parser.RequestReader) -> bool:
         """Count the memory of requests, of what waits behind, of a head begun. False if that has no room."""
         begun_bytes = held_bytes = reader.held_bytes
         if self:

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from gateway.client.table import SHOWN_CHARS_MAX, shown
+from gateway.cli.table import SHOWN_CHARS_MAX, shown
 from gateway.mcp import jsonrpc, sse
 from gateway.transport.tls import unreachable, unusable
 

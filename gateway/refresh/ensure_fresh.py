@@ -12,13 +12,13 @@ from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRef
 from gateway.mcp.task import Moment
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.refresh import freshness
+from gateway.refresh import planning
 from gateway.refresh.crawler import Crawler
-from gateway.refresh.freshness import ACCESS_CHECK, Ages, Need, Plan
+from gateway.refresh.planning import ACCESS_CHECK, Ages, Need, Plan
 from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
 from gateway.tasks.in_flight import InFlight, Waiter, together
-from gateway.tasks.interception import PLAIN
 from gateway.tasks.interfaces import Caller, Counts
+from gateway.tasks.observer import PLAIN
 from gateway.tasks.page_cache import QueryPage
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
@@ -49,7 +49,7 @@ class Planner:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
         came = self._sessions.now()
         session.find_again(came)
-        plan = freshness.plan(session, position.query, came, self._ages, session.owns)
+        plan = planning.plan(session, position.query, came, self._ages, session.owns)
         if not plan.nothing:
             return None
         page = self._page(session, position)
@@ -109,7 +109,7 @@ class Planner:
         reasons: list[str] = []
         for _ in range(_ROUNDS_MAX):
             session.find_again(came)
-            plan = freshness.plan(session, query, came, self._ages, session.owns)
+            plan = planning.plan(session, query, came, self._ages, session.owns)
             if plan.crawl and session.known.outgrown and came.at < session.known.outgrown_until:
                 raise TooLarge(session.known.outgrown)
             if plan.nothing:
@@ -131,7 +131,7 @@ class Planner:
         raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
 
     def _overdue(self, session: Session, page: QueryPage) -> list[str]:
-        return freshness.overdue(session, page.tasks, self._clock(), time.time())
+        return planning.overdue(session, page.tasks, self._clock(), time.time())
 
     def _as_of(self, session: Session, came: Moment) -> float:
         """The oldest instant that an answer may reflect, in seconds since 1970."""
@@ -143,7 +143,7 @@ class Planner:
         self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: Plan, came: Moment
     ) -> int | None:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
-        need = freshness.need_of(session, came, self._ages)
+        need = planning.need_of(session, came, self._ages)
         reading = session.in_flight.get(None)
         if reading is not None and plan.reads:
             await self._await(reading, waiter, need)

@@ -17,12 +17,12 @@ from gateway.config import Config, HealthCheck
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.cors import Cors
 from gateway.http.head_cache import HeadCache
-from gateway.http.responses import ResponseHead
+from gateway.http.response_parser import ResponseHead
 from gateway.transport.base_connection import Links
-from gateway.transport.memory import Buffers
+from gateway.transport.memory_budget import Buffers
+from gateway.upstream.connection_pool import Pool
 from gateway.upstream.health import UpstreamHealth, UpstreamState
 from gateway.upstream.identity_drift import IdentityDrift
-from gateway.upstream.pool import Pool
 
 _FIRST_PROBE_S: Final = 1.0  # after it went down
 _NEXT_PROBE_S: Final = 10.0  # after each probe that finds it down
