@@ -1,7 +1,7 @@
 """The configuration: from YAML text and the environment, or the command line's flags, to frozen structs.
 
-The structs of `model` are the specification: the type of a field carries the reader of its values. `yaml_document` walks
-the YAML and the structs together, and remembers the location of each value. This package knows no other.
+The structs of `model` are the specification: the type of a field carries the reader of its values.
+`yaml_document` walks the YAML and the structs together, and remembers where each value stands. It knows no other room.
 
 model          the sections, their keys and defaults
 values         the readers of values: addresses, durations, sizes, names

@@ -4,7 +4,7 @@ In: responses of the upstream to requests with an `Origin`. Out: the fields for 
 with the same path; the query does not count. Always: an answer has only fields that the upstream sent to that origin on
 that path, to the same caller; before the caller was told any, those of a preflight, which has no credentials. They are
 gone once a response there no longer admits the origin, or refuses the caller (401, 403). No other response of 400 or
-above counts: any client can bring about refusals, with any `Origin`. What one address (`network` in identity.py)
+above counts: any client can bring about refusals, with any `Origin`. What one address (`network` in caller_identity.py)
 invents displaces its own notes, while others have fewer. Source: the Fetch standard, "CORS protocol".
 """
 
