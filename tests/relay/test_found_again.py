@@ -168,7 +168,7 @@ async def test_a_refusal_forgets_no_id_and_the_end_of_a_session_those_of_the_ses
         assert await listed(rig, AGAIN) == again
 
 
-@pytest.mark.parametrize("said", [b"400", b"403", b"404", b"429", b"500", -32603])
+@pytest.mark.parametrize("said", [b"400", b"403", b"404", b"500", -32603])
 async def test_no_list_fails_for_an_id_that_is_found_again(gateways: Gateways, said: bytes | int) -> None:
     """Some servers deny a task by a status, or by another error. It is asked for again after the next crawl."""
     serves, denies = serving(by_user), [True]
