@@ -11,10 +11,9 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Container
+from contextlib import AsyncExitStack
 from time import time
 from typing import TYPE_CHECKING, Any
-
-from aiohttp import web
 
 from gateway.config import Address, Config, ConfigError, StartError
 from gateway.downstream import host_origin_check
@@ -36,7 +35,6 @@ from gateway.transport.memory_budget import Buffers
 from gateway.upstream.upstreams import Pools
 
 if TYPE_CHECKING:
-    from gateway.operate.traces import Tracing
     from gateway.store.redis_store import RedisStore
     from gateway.store.replicas import SharedSessions
 
@@ -51,13 +49,16 @@ class App:
         self._config = config
         self._loop = asyncio.get_running_loop()
         clock = self._loop.time
+        self._ending = AsyncExitStack()  # what ends with the gateway, the last first
+        self._metrics = Metrics()
+        self._make_log: Callable[..., AccessLog] = AccessLog
         # What only a configured collector or store needs is imported only for one.
-        self._tracing: Tracing | None = None
         if config.traces is not None:
-            from gateway.operate import traces
+            from gateway.operate.traces import Tracing
 
-            self._tracing = traces.Tracing(config.traces.endpoint)
-        self._metrics = Metrics() if self._tracing is None else self._tracing.metrics()
+            tracing = Tracing(config.traces.endpoint)
+            self._metrics, self._make_log = tracing.metrics(), tracing.access_log
+            self._ending.push_async_callback(tracing.close)
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
         if config.store is not None:
@@ -77,7 +78,6 @@ class App:
         self._metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None
-        self._admin: web.AppRunner | None = None
         self._listens_at = config.listen  # with the port really taken, once it listens
         self._raises_descriptors = False
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
@@ -94,12 +94,8 @@ class App:
         self._pools.serve(self._config, config, certified)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
-        metrics, of_log = self._metrics, (config.log, self._failed)
-        access_log = (
-            AccessLog(metrics, *of_log) if self._tracing is None else self._tracing.access_log(metrics, *of_log)
-        )
-        if metrics.lives is not None:
-            metrics.lives.on_end = access_log.task_ended if config.log.audit else None
+        metrics = self._metrics
+        access_log = self._make_log(metrics, config.log, self._failed)
         self._proxy = Proxy(
             config, self._pools.of, self._links, self._sessions, self._guards, metrics, access_log, self._shared
         )
@@ -136,6 +132,7 @@ class App:
         """Listen. Raises StartError."""
         config = self._config
         if self._store is not None and self._shared is not None:
+            self._ending.push_async_callback(self._store.stop)
             await self._store.start(self._shared.tell_all)
         try:
             self._tls = tls.listener_context(config.tls) if config.tls is not None else None
@@ -145,9 +142,11 @@ class App:
         if not config.listen.path:
             self._listens_at = Address(config.listen.host, self._server.sockets[0].getsockname()[1])
         if config.admin is not None:
-            self._admin = await admin_listener.serve(
-                "admin.listen", config.admin.listen, self._metrics, lambda: self._config, self._facts
+            address = config.admin.listen
+            runner = await admin_listener.serve(
+                "admin.listen", address, self._metrics, lambda: self._config, self._facts
             )
+            self._ending.push_async_callback(runner.cleanup)
         self._sweeper = asyncio.create_task(self._sweep())
         self._pools.probe()
         page_at = {} if config.admin is None else {"page": f"http://{config.admin.listen.here}/"}
@@ -239,12 +238,7 @@ class App:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._pools.stop()
-        if self._store is not None:
-            await self._store.stop()
-        if self._admin is not None:
-            await self._admin.cleanup()
-        if self._tracing is not None:
-            await self._tracing.close()
+        await self._ending.aclose()
         self._failed.flush()
         if has_begun:
             log.info("stopped")

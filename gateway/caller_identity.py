@@ -37,10 +37,7 @@ _NO_IDENTITY: Final = _OF_ONE_MESSAGE.union(
     b"x-instana-s x-instana-l singularityheader uber-trace-id jaeger-debug-id ot-tracer-traceid "
     b"ot-tracer-spanid ot-tracer-sampled sw8 sw8-x".split()
 )
-_CREDENTIALS: Final[tuple[str, ...]] = (
-    "authorization",
-    "cookie",
-)  # the first that is there is the key of the rate limit
+_CREDENTIALS: Final[tuple[str, ...]] = ("authorization", "cookie")  # the first that is there has the rate limit
 _OF_ONE_TOKEN: Final = (b"bearer", b"basic")  # schemes: servers read no word behind their token
 # Fields that prove, or pay for, a single request (RFC 9449, RFC 9421, RFC 9635, oauth2-proxy, x402), and schemes of
 # `Authorization` that do, draft-ryan-httpauth-payment included; so does a value with a parameter that only they have.

@@ -73,6 +73,7 @@ class GatewayError(Exception):
     reason = b"Bad Gateway"
     code = INTERNAL_ERROR
     refuses = False  # whether it says no to who asks, and so nothing has failed
+    before: str | None = None  # what a client reads before the text, if not the reason
     fields: Sequence[tuple[bytes, bytes]] = ()
     """Header fields of the response, beside the fields of every error."""
 
@@ -85,7 +86,8 @@ class GatewayError(Exception):
 
     def message(self, raw_id: bytes) -> bytes:
         """The error as a JSON-RPC response. `raw_id` is the id of the request, empty if it is unknown."""
-        return jsonrpc.error(raw_id, self.code, f"{self.reason.decode('latin-1')}: {self}")
+        before = f"{self.reason.decode('latin-1')}: " if self.before is None else self.before
+        return jsonrpc.error(raw_id, self.code, f"{before}{self}")
 
 
 class Ambiguous(GatewayError):
@@ -122,10 +124,7 @@ class RateLimited(GatewayError):
 
 
 class Unclear(GatewayError):
-    status, reason, code, refuses = 200, b"OK", INVALID_PARAMS, True
-
-    def message(self, raw_id: bytes) -> bytes:
-        return jsonrpc.error(raw_id, self.code, f"Invalid params: {self}")
+    status, reason, code, refuses, before = 200, b"OK", INVALID_PARAMS, True, "Invalid params: "
 
 
 class NoFilter(Unclear):
@@ -139,13 +138,10 @@ class NoTasks(Unclear):
 class UnknownTask(GatewayError):
     """As servers say it of an id that they do not know."""
 
-    status, reason, code, refuses = 200, b"OK", INVALID_PARAMS, True
+    status, reason, code, refuses, before = 200, b"OK", INVALID_PARAMS, True, ""
 
     def __init__(self) -> None:
         super().__init__("Failed to retrieve task: Task not found")
-
-    def message(self, raw_id: bytes) -> bytes:
-        return jsonrpc.error(raw_id, self.code, str(self))
 
 
 class Overloaded(GatewayError):
@@ -202,10 +198,7 @@ class UpstreamFailed(GatewayError):
 class CannotAnswer(GatewayError):
     """A filtered list that cannot be had, though nothing has failed. The message says why, and what to ask instead."""
 
-    status, reason, code, refuses = 200, b"OK", CANNOT_ANSWER, True
-
-    def message(self, raw_id: bytes) -> bytes:
-        return jsonrpc.error(raw_id, self.code, str(self))
+    status, reason, code, refuses, before = 200, b"OK", CANNOT_ANSWER, True, ""
 
 
 class TooLarge(CannotAnswer):

@@ -61,13 +61,11 @@ def load_stdio(path: Path) -> StdioConfig:
         file.open("ab").close()
     except OSError as error:
         given = document.given["log.file"]
-        problem = f"expected a file that can be written; given {given}: {error.strerror}"
-        document.check([(("log.file",), problem)])
+        document.check([(("log.file",), f"expected a file that can be written; given {given}: {error.strerror}")])
     return msgspec.structs.replace(value, log=msgspec.structs.replace(value.log, file=str(file)))
 
 
 def admin_address(text: str) -> Address:
-    """The address that the flag --admin names. Raises ConfigError."""
     try:
         return read_address(text)
     except ValueError as error:

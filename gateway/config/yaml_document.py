@@ -45,14 +45,12 @@ class StartError(Exception):
 
 
 class Document:
-    """A YAML document on its way to a `Config`: the location of each value, how it was given, and all faults."""
-
     def __init__(self, source: str, folder: Path, opens: bool) -> None:
         self.source = source
         self.folder = folder
         self.opens = opens  # whether the files that it names must be readable
-        self.locations: dict[str, str] = {}
-        self.given: dict[str, str] = {}
+        self.locations: dict[str, str] = {}  # of each value, by its path
+        self.given: dict[str, str] = {}  # how it was given
         self.faults: list[str] = []
 
     def location(self, line: int, path: str = "") -> str:
@@ -204,9 +202,8 @@ class Document:
         """Raises ConfigError for all faults, these clashes among them."""
         told = list(self.faults)
         for paths, problem in clashes:
-            location = next(
-                (self.locations[path] for path in paths if path in self.locations), self.location(1, paths[0])
-            )
+            known = [self.locations[path] for path in paths if path in self.locations]
+            location = known[0] if known else self.location(1, paths[0])
             if not any(fault.startswith(location) for fault in told):  # else a default stands for the faulty value
                 self.fault(location, problem)
         if self.faults:

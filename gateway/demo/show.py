@@ -171,5 +171,4 @@ def _free_ports() -> list[int]:
 
 
 def run(once: bool) -> int:
-    """Run the demo until Ctrl-C or, with `once`, until all is shown. Returns the exit status."""
     return signalled("demo", demo(once), failed=1, interrupted=1)

@@ -57,6 +57,8 @@ class AccessLog:
         self.failed = failed
         self._level = logging.INFO if config.access else logging.DEBUG
         self._audits = config.audit
+        if metrics.lives is not None:
+            metrics.lives.on_end = self.task_ended if config.audit else None
 
     def began(self, message: Message | None, exchange: "Exchange | None") -> None:
         """A query begins. Over stdio it has a task of its own, and no exchange."""

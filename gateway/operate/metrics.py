@@ -46,9 +46,7 @@ _METHODS: Final = frozenset(
     }
 )
 
-# The codes that JSON-RPC and MCP name: parse error, invalid request, method not found, invalid params, internal error;
-# resource not found, URL elicitation required; and -32000, the gateway's. Only these become values of the label; all
-# others are `other`.
+# The codes that JSON-RPC and MCP name, and -32000, the gateway's own. All others are `other`.
 _CODES: Final = frozenset({-32700, -32000, -32600, -32601, -32602, -32603, -32002, -32042})
 
 _UNTRACED: Final = nullcontext()  # the spans of steps are made in `traces.py`
@@ -94,15 +92,10 @@ class Metrics:
         self.lives: Lives | None = None
         """The tasks that were seen, if they are counted."""
         self._counters()
-        histogram = self._families.histogram
-        self._durations = histogram(
-            "request_duration_seconds", "Time until a response was whole.", "upstream", "kind", "method"
-        )
-        self._response_seconds = histogram(
-            "upstream_response_seconds",
-            "Time until the head of a response; without GETs of clients and tasks/result, which wait for news.",
-            "upstream",
-        )
+        histogram, whole = self._families.histogram, "Time until a response was whole."
+        self._durations = histogram("request_duration_seconds", whole, "upstream", "kind", "method")
+        head = "Time until the head of a response; without GETs of clients and tasks/result, which wait for news."
+        self._response_seconds = histogram("upstream_response_seconds", head, "upstream")
         self._answers: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))  # for the page
         self._crawl_seconds = histogram("crawl_duration_seconds", "Time that a crawl took.", "upstream")
         self.gauges(self._own_gauges)
@@ -111,39 +104,28 @@ class Metrics:
         counter = self._families.counter
         self._requests = counter("requests", "Requests of clients.", "upstream", "kind", "method", "status")
         self._made = counter("upstream_requests", "Requests made upstream.", "upstream", "method")
-        self._queries = counter(
-            "queries",
-            "Filtered tasks/list: served from the index, refreshed, coalesced, refused, failed.",
-            "upstream",
-            "outcome",
-        )
+        queries = "Filtered tasks/list: served from the index, refreshed, coalesced, refused, failed."
+        self._queries = counter("queries", queries, "upstream", "outcome")
         self._pages = counter("crawl_pages", "Pages of tasks/list that crawls read.", "upstream")
-        self._spared_requests = counter(
-            "spared_requests", "Requests that paging by hand would have cost beyond those made.", "upstream"
-        )
-        self._spared_bytes = counter(
-            "spared_bytes", "Bytes of task lists that clients did not have to fetch.", "upstream"
-        )
-        self._drifting = counter(
-            "drifting_requests", "Requests of another caller each, in sessions whose credential stays.", "upstream"
-        )
+        spared = "Requests that paging by hand would have cost beyond those made."
+        self._spared_requests = counter("spared_requests", spared, "upstream")
+        spared = "Bytes of task lists that clients did not have to fetch."
+        self._spared_bytes = counter("spared_bytes", spared, "upstream")
+        drifting = "Requests of another caller each, in sessions whose credential stays."
+        self._drifting = counter("drifting_requests", drifting, "upstream")
         self._failures = counter("failures", "Requests that got an error of the gateway's.", "upstream", "kind")
-        self._rpc_errors = counter(
-            "jsonrpc_errors", "JSON-RPC errors that clients got, the gateway's own included.", "upstream", "code"
-        )
-        self._refused = counter(
-            "connections_refused", "Connections of clients that were not served.", "why", known=_REFUSALS
-        )
-        self._handshakes = counter(
-            "tls_handshake_failures", "TLS handshakes of clients that failed.", "reason", known=_HANDSHAKES
-        )
-        self._store_failures = counter(
-            "store_failures", "Failures of the store, which the gateway works without.", "why"
-        )
+        errors = "JSON-RPC errors that clients got, the gateway's own included."
+        self._rpc_errors = counter("jsonrpc_errors", errors, "upstream", "code")
+        refused = "Connections of clients that were not served."
+        self.connection_refused = counter("connections_refused", refused, "why", known=_REFUSALS).count
+        handshakes = "TLS handshakes of clients that failed."
+        self.handshake_failed = counter("tls_handshake_failures", handshakes, "reason", known=_HANDSHAKES).count
+        store = "Failures of the store, which the gateway works without."
+        self.store_failed = counter("store_failures", store, "why").count
+        self.drifted, self.crawl_page = self._drifting.count, self._pages.count
 
     def serves(self, upstreams: Collection[str], counts_tasks: bool, changed: Collection[str] = ()) -> None:
-        """Show these upstreams from now on, with counts of 0; the `changed` ones are other servers. Tasks are counted,
-        or not."""
+        """Show these upstreams from now on, with counts of 0; the `changed` ones are other servers."""
         self.lives = (self.lives or Lives(monotonic, time)) if counts_tasks else None
         if self.lives is not None:
             self.lives.keep(upstreams, changed)
@@ -157,7 +139,6 @@ class Metrics:
                 self._failures.setdefault((name, kind), 0)
 
     def request(self, ended: EndedRequest) -> None:
-        """A client's request has ended."""
         upstream, kind, method, seconds = ended.upstream, ended.kind, ended.method, ended.seconds
         method = method if method in _METHODS else "other"  # as `named` has it, without the cost of a call
         self._requests[upstream, kind, method, ended.status] += 1
@@ -171,24 +152,16 @@ class Metrics:
         if ended.code is not None:
             self._rpc_errors[upstream, coded(ended.code)] += 1
 
-    def drifted(self, upstream: str) -> None:
-        """A request was another caller's than those before it, though session and credential are the same."""
-        self._drifting[(upstream,)] += 1
-
     def upstream_request(self, upstream: str, method: str) -> None:
         """A request goes out; `method` is its JSON-RPC method, or its HTTP method if it carries no message."""
         self._made[upstream, method if method in _METHODS else "other"] += 1
 
     def made(self) -> int:
-        """How many requests have gone out, to all upstreams together."""
         return int(sum(self._made.values()))
 
     def responses(self, upstream: str) -> Callable[[float], None]:
         """A function that takes the seconds until a response of the upstream's began."""
         return self._response_seconds[(upstream,)].add
-
-    def crawl_page(self, upstream: str) -> None:
-        self._pages[(upstream,)] += 1
 
     def crawl(self, upstream: str, seconds: float) -> None:
         self._crawl_seconds[(upstream,)].add(seconds)
@@ -206,18 +179,6 @@ class Metrics:
     def asking(self, upstream: str, method: str) -> AbstractContextManager[None]:
         self.upstream_request(upstream, method)
         return _UNTRACED
-
-    def connection_refused(self, why: str) -> None:
-        """Connections of clients are not served: `connections_max` is reached, or no file descriptors are left."""
-        self._refused[(why,)] += 1
-
-    def handshake_failed(self, reason: str) -> None:
-        """The TLS handshake of a client has failed."""
-        self._handshakes[(reason,)] += 1
-
-    def store_failed(self, why: str) -> None:
-        """The store cannot be reached, answers too slowly, or refuses what it is told or asked."""
-        self._store_failures[(why,)] += 1
 
     def saved(self) -> dict[str, int]:
         """What queries have spared, at all upstreams together."""
@@ -266,12 +227,18 @@ class _Durations:
         self.seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one more."""
         self.seconds += seconds
         self.counts[bisect_left(SECONDS, seconds)] += 1
 
 
-_ByLabels: TypeAlias = defaultdict[tuple[str | int, ...], int]
+class _ByLabels(defaultdict[tuple[str | int, ...], int]):
+    """The values of a counter, by those of its labels."""
+
+    def count(self, value: str) -> None:
+        """Count one more, where there is one label."""
+        self[(value,)] += 1
+
+
 _Histogram: TypeAlias = defaultdict[tuple[str, ...], _Durations]
 
 
@@ -285,12 +252,11 @@ class _Families(Collector):
 
     def counter(self, name: str, text: str, *labels: str, known: Iterable[str] = ()) -> _ByLabels:
         """A new counter: the table to count in. The `known` values of its one label are shown from the start."""
-        counts: _ByLabels = defaultdict(int, {(value,): 0 for value in known})
+        counts: _ByLabels = _ByLabels(int, {(value,): 0 for value in known})
         self._counters.append((name, text, labels, counts))
         return counts
 
     def histogram(self, name: str, text: str, *labels: str) -> _Histogram:
-        """A new histogram of seconds: the table to add to."""
         durations: _Histogram = defaultdict(_Durations)
         self._histograms.append((name, text, labels, durations))
         return durations

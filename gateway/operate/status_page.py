@@ -100,7 +100,6 @@ class Page:
             await task
 
     def status(self) -> dict[str, Any]:
-        """All that the page shows."""
         metrics, facts = self._metrics, self._read()
         metrics.recent.opened()
         values = {name: value for name, (_, value) in facts.gauges.items()}
@@ -181,7 +180,6 @@ def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What is known of the tasks of each tool."""
     return [tool for upstream in upstreams for tool in upstream["tasks"] or ()]
 
 
@@ -243,8 +241,6 @@ def _whose(name: str) -> str:
 
 
 def routes(page: Page) -> list[web.RouteDef]:
-    """The routes of the page."""
-
     async def read(_: web.Request) -> web.Response:
         return web.Response(body=orjson.dumps(page.status()), content_type="application/json", headers=_HEADERS)
 

@@ -1,8 +1,4 @@
-"""The tasks that were seen: their metrics, and what they were like in the last minutes, for the page.
-
-In: `tasks/lifecycles.py`. Out: Prometheus metrics, at each scrape; rows for the page, by upstream and tool.
-Always: 61 samples, which share what has not changed.
-"""
+"""The tasks that were seen: their metrics, and what they were like in the last minutes, for the page."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
@@ -23,12 +19,10 @@ _LABELS: Final = ("upstream", "tool", "status")
 
 
 class SeenTasks(Collector):
-    """Metrics of the tasks that were seen, and the last five minutes of these."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._curves: dict[Series, list[int]] = {}  # until the next sample
-        self._samples: deque[dict[Series, int]] = deque([{}], maxlen=SLOTS[-1] + 1)
+        self._samples: deque[dict[Series, int]] = deque([{}], maxlen=SLOTS[-1] + 1)  # they share what stays
 
     def collect(self) -> Iterator[Metric]:
         return iter(()) if self._metrics.lives is None else _families(self._metrics.lives)

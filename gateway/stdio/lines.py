@@ -32,8 +32,6 @@ class Line(msgspec.Struct):
 
 
 class LineParser:
-    """Splits a stream into lines. One parser for one stream."""
-
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
         self._pending = bytearray()
@@ -79,7 +77,6 @@ class Sight:
         self._tail = piece[-_SIGHT_BYTES:]
 
     def feed(self, piece: bytes) -> None:
-        """The line goes on with this."""
         self._tail = (self._tail + piece[-_SIGHT_BYTES:])[-_SIGHT_BYTES:]
 
     @property

@@ -24,15 +24,11 @@ CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so
 
 
 class Source(Protocol):
-    """Where bytes come from."""
-
     async def read(self) -> bytes:
         """Some bytes; none at the end."""
 
 
 class Sink(Protocol):
-    """Where bytes go."""
-
     def write(self, data: bytes) -> None:
         """Send bytes, in order. Nothing happens if the other side takes no more."""
 
@@ -61,8 +57,7 @@ class Outlet:
         self._waiting: list[bytes] = []
         self._room = asyncio.Event()
         self._room.set()
-        self.is_inside = False
-        """Whether the line that passes has not ended."""
+        self.is_inside = False  # a line that passes has not ended
 
     async def drain(self) -> None:
         """Wait until the other side has taken enough, and little waits for the end of a line."""
@@ -107,8 +102,7 @@ class StdioChannel:
         self._own = own
         self._asked: dict[Id, asyncio.Future[Message]] = {}
         self._ended = ""  # why no request goes out any more
-        self.has_asked = False
-        """Whether a line may answer a request of the gateway's: a server may answer late, or twice."""
+        self.has_asked = False  # then any line may answer a request of the gateway's: late, or twice
 
     def __len__(self) -> int:
         """How many requests of the gateway's wait for the server's answer."""

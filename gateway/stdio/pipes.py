@@ -78,8 +78,7 @@ class PipeSink:
         self._queue: SimpleQueue[bytes] = SimpleQueue()
         self._room, self._closed = asyncio.Event(), asyncio.Event()
         self._room.set()
-        self.broken = asyncio.Event()
-        """The other side takes no more."""
+        self.broken = asyncio.Event()  # the other side takes no more
         threading.Thread(target=self._run, name="write", daemon=True).start()
 
     def write(self, data: bytes) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,6 @@ from gateway.transport.memory_budget import Buffers
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Gauge, Metrics
-    from gateway.operate.traces import Tracing
 
 log = logging.getLogger("taskgate.request")
 
@@ -40,25 +39,26 @@ class StdioApp:
         buffers = self._buffers = Buffers(config.limits.held_bytes_max)
         self._config = config
         self._access_log = access_log
-        self._drain_timeout = config.limits.drain_timeout
         self._sessions = Sessions(config.index, CapabilityCache(loop.time), loop.time)
-        self._lives = self._sessions.lives = counts.lives
+        self._sessions.lives = counts.lives
         self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
         self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
-        sinks = self._client, self._server
-        self._proxy = StdioProxy(config, *sinks, self._sessions, buffers, counts, loop.time, access_log)
+        self._proxy = StdioProxy(
+            config, self._client, self._server, self._sessions, buffers, counts, loop.time, access_log
+        )
 
     async def run(self, ended: "asyncio.Future[int]") -> int:
         """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
         down = asyncio.create_task(self._down())
         works: set[asyncio.Future[Any]] = {ended, down}
-        works |= {asyncio.create_task(work) for work in (self._up(), self._sweep(), *self._breaks())}
+        breaks = self._break(self._client, self._from_server), self._break(self._server, self._from_client)
+        works |= {asyncio.create_task(work) for work in (self._up(), self._sweep(), *breaks)}
         while not ended.done():
             done, works = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
             for work in done:
                 work.result()  # raises: a fault in the gateway ends the gateway
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_timeout):
+            async with asyncio.timeout(self._config.limits.drain_timeout):
                 await self._rest(down)
         for work in works:
             work.cancel()
@@ -98,21 +98,18 @@ class StdioApp:
         self._from_server.stop()
         await asyncio.wait({down})
 
-    def _breaks(self) -> tuple[Coroutine[None, None, None], ...]:
+    @staticmethod
+    async def _break(sink: PipeSink, source: PipeSource) -> None:
         """If one side takes no more, stop reading the other: its writes then fail, as they would without a gateway."""
-
-        async def carry(broken: asyncio.Event, source: PipeSource) -> None:
-            await broken.wait()
-            source.stop()
-
-        return carry(self._client.broken, self._from_server), carry(self._server.broken, self._from_client)
+        await sink.broken.wait()
+        source.stop()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._sessions.expire()
-            if self._lives is not None:
-                self._lives.sweep()
+            if self._sessions.lives is not None:
+                self._sessions.lives.sweep()
             if self._access_log is not None:
                 self._access_log.failed.sweep()
 
@@ -137,50 +134,38 @@ def _end_of(child: Child) -> "asyncio.Future[int]":
 
 
 async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> int:
-    if config.traces is None:
-        return await _stand_between(child, config, None, admin)
-    from gateway.operate.traces import Tracing
-
-    tracing = Tracing(config.traces.endpoint)
-    try:
-        return await _stand_between(child, config, tracing, admin)
-    finally:
-        await tracing.close()
-
-
-async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | None", admin: Address | None) -> int:
     """Serve. What only an operator needs is imported here: that takes longer than all else together."""
-    if admin is None and tracing is None and not log.isEnabledFor(logging.INFO):
+    if admin is None and config.traces is None and not log.isEnabledFor(logging.INFO):
         return await StdioApp(child.streams, config, NoCounts()).run(_end_of(child))
     from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Metrics
     from gateway.transport.log_rate_limit import LogLimit
 
-    metrics = Metrics() if tracing is None else tracing.metrics()
-    metrics.serves([STDIO.upstream], config.metrics.tasks)
-    of_log = config.log, LogLimit(asyncio.get_running_loop().time)
-    access_log = AccessLog(metrics, *of_log) if tracing is None else tracing.access_log(metrics, *of_log)
-    if metrics.lives is not None and config.log.audit:
-        metrics.lives.on_end = access_log.task_ended
-    wrapped = StdioApp(child.streams, config, metrics, access_log)
-    ended = _end_of(child)
-    return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))
+    async with AsyncExitStack() as stack:
+        metrics, failed = Metrics(), LogLimit(asyncio.get_running_loop().time)
+        make_log: Callable[..., AccessLog] = AccessLog
+        if config.traces is not None:
+            from gateway.operate.traces import Tracing
+
+            tracing = Tracing(config.traces.endpoint)
+            stack.push_async_callback(tracing.close)
+            metrics, make_log = tracing.metrics(), tracing.access_log
+        metrics.serves([STDIO.upstream], config.metrics.tasks)
+        app = StdioApp(child.streams, config, metrics, make_log(metrics, config.log, failed))
+        ended = _end_of(child)
+        if admin is not None:
+            stack.push_async_callback(await _shown(app, child.name, metrics, admin))
+        return await app.run(ended)
 
 
-async def _show(
-    wrapped: StdioApp, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address
-) -> int:
+async def _shown(app: StdioApp, name: str, metrics: "Metrics", address: Address) -> Callable[[], Awaitable[None]]:
+    """Show it to operators. Returns what ends that. Raises StartError."""
     from gateway.operate import admin_listener, status_page
 
-    began_at = time()
-    metrics.gauges(wrapped.gauges)
-
-    def facts() -> status_page.Facts:
-        server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": began_at, "why": ""}
-        return status_page.Facts(wrapped.gauges(), [server])
-
-    runner = await admin_listener.serve("--admin", address, metrics, lambda: Config(upstreams=()), facts)
-    try:
-        return await wrapped.run(ended)
-    finally:
-        await runner.cleanup()
+    metrics.gauges(app.gauges)
+    server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": time(), "why": ""}
+    config = Config(upstreams=())
+    runner = await admin_listener.serve(
+        "--admin", address, metrics, lambda: config, lambda: status_page.Facts(app.gauges(), [server])
+    )
+    return runner.cleanup
