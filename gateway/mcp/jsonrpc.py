@@ -8,7 +8,6 @@ proportion to bytes.
 """
 
 import json
-from contextlib import suppress
 from functools import lru_cache
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
@@ -43,12 +42,10 @@ class Message(msgspec.Struct):
 
     @property
     def is_request(self) -> bool:
-        """Whether it has a method and an id: its sender waits for a response."""
         return self.method is not None and bool(bytes(self.id))
 
     @property
     def is_response(self) -> bool:
-        """Whether it has no method, but an id and a result or an error."""
         return self.method is None and bool(bytes(self.id)) and bool(bytes(self.result) or bytes(self.error))
 
 
@@ -68,7 +65,7 @@ _lenient = msgspec.json.Decoder(_Lenient)
 _writer = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
-_key = msgspec.json.Decoder(str)
+_text = msgspec.json.Decoder(str)
 
 
 def decoded(decoder: msgspec.json.Decoder[_Read], data: bytes | msgspec.Raw) -> _Read | None:
@@ -147,6 +144,11 @@ def _only(name: str) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct("_Only", fields, rename={"value": name}))
 
 
+def text(value: msgspec.Raw | bytes) -> str | None:
+    """The string that raw JSON is; None if it is none."""
+    return decoded(_text, value)
+
+
 def members(value: msgspec.Raw | bytes) -> dict[str, msgspec.Raw]:
     """The members of a small raw JSON object, by name; none if it is no object."""
     return decoded(_members, value) or {}
@@ -162,12 +164,9 @@ Id: TypeAlias = str | bytes
 
 
 def id_of(raw: msgspec.Raw | bytes) -> Id:
-    """The id to look up by, of a raw id."""
     data = bytes(raw)
-    if data.startswith(b'"'):
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            return _key.decode(data)
-    return data
+    found = text(data) if data.startswith(b'"') else None
+    return data if found is None else found
 
 
 def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:

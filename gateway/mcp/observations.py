@@ -1,11 +1,7 @@
 """What a passing message says about tasks.
 
-In: a response with the request that it answers, None if that is unknown; or a notification. Out: an `Observation`, or
-None if it says nothing.
-Always: after `tasks/result` the task has ended, in an unknown state. After an error that may say so it may be gone,
-after any other it may have ended: `tasks/result` repeats a task's own error.
-After an unreadable message all is in doubt.
-
+After `tasks/result` the task has ended, in an unknown state. After an error that may say so it may be gone, after any
+other it may have ended: `tasks/result` repeats a task's own error. After an unreadable message all is in doubt.
 Source: DESIGN 6.4, 6.5; tasks specification, Protocol Messages and Protocol Errors.
 """
 
@@ -118,7 +114,6 @@ def of_success(request: Message | None, task_id: str) -> Observation:
 
 
 def of_notification(message: Message) -> Observation | None:
-    """What a message other than a response says."""
     if message.method != STATUS_NOTIFICATION or message.is_request:
         return None
     try:
@@ -162,7 +157,6 @@ _page = msgspec.json.Decoder(_ListResult)
 _entries = msgspec.json.Decoder(_Entries)
 _entry = msgspec.json.Decoder(_Entry)
 _task = msgspec.json.Decoder(_Stated)
-_text = msgspec.json.Decoder(str)
 
 
 def tool_of(request: Message | None) -> str:
@@ -170,7 +164,7 @@ def tool_of(request: Message | None) -> str:
     method = "" if request is None else request.method or ""
     if request is None or method != "tools/call":
         return method[:TOOL_CHARS_MAX]
-    return (jsonrpc.decoded(_text, jsonrpc.member(request.params, "name")) or method)[:TOOL_CHARS_MAX]
+    return (jsonrpc.text(jsonrpc.member(request.params, "name")) or method)[:TOOL_CHARS_MAX]
 
 
 def _makes_task(request: Message) -> bool:
@@ -184,7 +178,7 @@ def has_failed(result: msgspec.Raw) -> bool:
 
 def _of_result(names: msgspec.Raw, response: Message) -> Observation | None:
     """A response to `tasks/result` comes when the task has ended. Raises TaskError if its id may be another."""
-    if (task_id := _named(names)) is None:
+    if (task_id := named(names)) is None:
         return None
     if jsonrpc.REPLACEMENT in task_id:
         raise TaskError("its id may be another")
@@ -195,15 +189,10 @@ def _of_error(request: Message | None, response: Message) -> Observation | None:
     may_deny = jsonrpc.error_code(response) in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND)
     if request is None:
         return Observation(doubt=True) if may_deny else None  # a task may be gone
-    task_id = named(request)
+    task_id = named(request.params)
     if task_id is None:
         return None
     return Observation(denied=task_id, method=request.method) if may_deny else Observation(failed=task_id)
-
-
-def named(request: Message) -> str | None:
-    """The id of the task that a `tasks/get`, `tasks/cancel` or `tasks/result` names."""
-    return _named(request.params)
 
 
 def _state(raw: bytes | msgspec.Raw) -> tuple[str, bytes]:
@@ -214,6 +203,7 @@ def _state(raw: bytes | msgspec.Raw) -> tuple[str, bytes]:
     return entry.taskId, bytes(raw)
 
 
-def _named(names: msgspec.Raw) -> str | None:
+def named(names: msgspec.Raw) -> str | None:
+    """The id of a task in raw JSON that names one, such as the params of a `tasks/get`."""
     found = jsonrpc.decoded(_entry, names)
     return None if found is None else found.taskId

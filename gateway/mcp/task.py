@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gateway.mcp.jsonrpc import UNREADABLE, decoded
+from gateway.mcp.jsonrpc import UNREADABLE, decoded, text
 
 STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
@@ -127,7 +127,6 @@ class _Any(msgspec.Struct):
 
 _plain = msgspec.json.Decoder(Written)
 _any = msgspec.json.Decoder(_Any)
-_text = msgspec.json.Decoder(str)
 _number: Final[msgspec.json.Decoder[float | None]] = msgspec.json.Decoder(float | None)
 
 
@@ -158,8 +157,8 @@ def read(raw: bytes | msgspec.Raw) -> Written:
         return _plain.decode(raw)
     except msgspec.ValidationError:
         wire = _any.decode(raw)
-        created = decoded(_text, wire.createdAt) or ""
-        updated = (decoded(_text, wire.lastUpdatedAt) or "") if bytes(wire.lastUpdatedAt) else created
+        created = text(wire.createdAt) or ""
+        updated = (text(wire.lastUpdatedAt) or "") if bytes(wire.lastUpdatedAt) else created
         return Written(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
 
 

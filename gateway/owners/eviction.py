@@ -19,13 +19,11 @@ class Space(NamedTuple):
 
 
 class Storable(Protocol[_K]):
-    """What can be stored."""
-
     key: _K
-    queries: int  # that use it
-    used_at: float  # while it is stored
-    stored_bytes: int  # as it was counted last
-    kept_until: float  # though it is idle
+    queries: int = 0  # that use it
+    used_at: float = 0.0  # while it is stored
+    stored_bytes: int = 0  # as it was counted last
+    kept_until: float = float("-inf")  # though it is idle
 
     @property
     def size_bytes(self) -> int:
@@ -36,8 +34,6 @@ _V = TypeVar("_V", bound=Storable)  # type: ignore[type-arg]
 
 
 class Stored(Generic[_K, _V]):
-    """What is stored, by key."""
-
     def __init__(self, space: Space, beside: "Stored[Any, Any] | None" = None) -> None:
         self.size_bytes = 0
         self.space = space
@@ -45,7 +41,6 @@ class Stored(Generic[_K, _V]):
         self._by_key: OrderedDict[_K, _V] = OrderedDict()
 
     def get(self, key: _K) -> _V | None:
-        """What is stored under that key; it does not count as used."""
         return self._by_key.get(key)
 
     def all(self) -> list[_V]:

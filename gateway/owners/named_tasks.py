@@ -1,6 +1,6 @@
 """The tasks that a message names, or makes, where a guard keeps the tasks of callers apart (DESIGN 8.16).
 
-In: what clients ask, and what servers tell. Out: ids of tasks; what cannot be read names None, which is nobody's.
+What cannot be read names None, which is nobody's.
 """
 
 import json
@@ -12,6 +12,7 @@ from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
 from gateway.mcp.ambiguous_names import doubtful
 from gateway.mcp.jsonrpc import Message
+from gateway.mcp.observations import named
 
 GUARD: Final = "guards.own_tasks"
 OF_TASKS: Final = "tasks/"
@@ -40,7 +41,7 @@ def asked_for(message: Message | None, body: bytes) -> list[object]:
         raise Ambiguous(f"{GUARD}: {method!r} is no method of MCP, or needs an id")
     if (ids := _named(message, body)) is None:
         raise Ambiguous(f"{GUARD}: a message that names {_RELATED} must be JSON, and not huge")
-    return [*ids, _id_in(message.params)] if is_of_tasks and method != "tasks/list" else ids
+    return [*ids, named(message.params)] if is_of_tasks and method != "tasks/list" else ids
 
 
 def told_of(message: Message, data: bytes) -> list[object]:
@@ -65,17 +66,13 @@ def made_by(response: Message, asks: bool) -> Made | None:
     if bytes(jsonrpc.member(response.result, "resultType")) == b'"task"':  # 2026-07-28
         task = response.result
     ttl_ms = jsonrpc.decoded(_number, jsonrpc.member(task, "ttl")) or 0.0
-    task_id = _id_in(task)
+    task_id = named(task)
     return None if task_id is None else Made(task_id, min(ttl_ms / 1000, _TTL_S_MAX))
 
 
 def ends(data: bytes) -> bool:
     """Whether an answer about one task seems to say that it has ended. Of too many such ids go first, and no more."""
     return any(status in data for status in _ENDINGS)
-
-
-def _id_in(names: msgspec.Raw) -> str | None:
-    return jsonrpc.decoded(_text, jsonrpc.member(names, "taskId"))
 
 
 def _named(message: Message, data: bytes, related_only: bool = True) -> list[object] | None:
@@ -114,5 +111,4 @@ def _is_other_json(body: bytes) -> bool:
     return isinstance(pairs, tuple) and all(name.casefold() != "method" for name, _ in pairs)
 
 
-_text: Final = msgspec.json.Decoder(str)
 _number: Final = msgspec.json.Decoder(float)

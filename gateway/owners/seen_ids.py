@@ -19,8 +19,8 @@ from typing import Final, TypeAlias
 
 from gateway.caller_identity import Key
 from gateway.config import IndexLimits
-from gateway.mcp.task import NEVER, Moment, text_bytes
-from gateway.owners.eviction import Space, Stored
+from gateway.mcp.task import Moment, text_bytes
+from gateway.owners.eviction import Space, Storable, Stored
 
 IDS_OF_SESSION: Final = 10_000
 IDS_OF_CREDENTIALS: Final = 1000
@@ -35,19 +35,15 @@ _DENIALS_MAX: Final = 3
 OwnerKey: TypeAlias = tuple[str, bytes, bytes, bytes, bool]
 
 
-class SeenIds(dict[str, int]):
+class SeenIds(dict[str, int], Storable[OwnerKey]):
     """The ids of one owner, oldest first, and in which order each was first seen."""
 
     id_bytes = 80  # of an id beside its text
+    size_bytes = _OVERHEAD_BYTES
 
     def __init__(self, key: OwnerKey) -> None:
         super().__init__()
         self.key = key
-        self.kept_until = NEVER.at
-        self.queries = 0  # nothing keeps it
-        self.used_at = 0.0
-        self.stored_bytes = 0
-        self.size_bytes = _OVERHEAD_BYTES
         self._ids_max = IDS_OF_SESSION if key[-1] else IDS_OF_CREDENTIALS
         self._denials: Counter[str] = Counter()
 
@@ -64,11 +60,9 @@ class SeenIds(dict[str, int]):
             self.drop(self.oldest())
 
     def oldest(self) -> str:
-        """The id that goes first."""
         return next(iter(self))
 
     def drop(self, task_id: str) -> None:
-        """The task is not there."""
         if self.pop(task_id, None) is not None:
             self.size_bytes -= self.id_bytes + text_bytes(task_id)
             self._denials.pop(task_id, None)
@@ -99,7 +93,7 @@ class SeenIds(dict[str, int]):
 class Owners:
     """The ids of all owners: the least recently used go first."""
 
-    apart = False  # the tasks of callers are kept apart (own.py)
+    apart = False  # the tasks of callers are kept apart (task_owners.py)
 
     def __init__(self, limits: IndexLimits) -> None:
         self.stored: Stored[OwnerKey, SeenIds] = Stored(_space_in(limits))
@@ -112,7 +106,6 @@ class Owners:
         self._drop(lambda owner: owner[0] in changed)
 
     def owners_of(self, key: Key) -> list[OwnerKey]:
-        """The keys of the owners of a caller."""
         owners: list[OwnerKey] = []
         if key.session:
             owners.append((*key.of_all, key.kin, True))
@@ -135,7 +128,6 @@ class Owners:
                 self.stored.touch(seen, now.at)
 
     def deny(self, owners: Iterable[OwnerKey], task_id: str, asked: int, had_it: bool) -> None:
-        """The server has denied a task to a request of then, in the name of a caller who `had_it` or not."""
         for owner in owners:
             if (seen := self.stored.get(owner)) is not None:
                 seen.deny(task_id, asked, had_it)
@@ -149,7 +141,6 @@ class Owners:
                 yield seen
 
     def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
-        """Whether a task may be shown to a caller."""
         return True
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:

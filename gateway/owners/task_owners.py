@@ -1,7 +1,7 @@
 """Whose a task is, where a guard keeps the tasks of callers apart (`guards.own_tasks`, DESIGN 8.16).
 
 In: the answers that make tasks, and to whom they go; what servers tell. Out: whether a task is a caller's, and whether
-he may get a message. Always: a task has the owners (seen.py) of the caller to whom the answer went that made it last.
+he may get a message. Always: a task has the owners (seen_ids.py) of the caller who got the answer that made it last.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -101,13 +101,11 @@ class OwnTasks(Owners):
             self.stored.use(his, now.at)
 
     def take_away(self, owner: OwnerKey, task_id: str) -> None:
-        """An owner has a task no more."""
         for ids in self._of([owner]):
             ids.drop(task_id)
             self._lost(task_id)
 
     def _forget(self, name: _Name) -> None:
-        """An owner has lost a task."""
         if not self.owns(self.owners.get(name, ()), name[1]):
             self.owners.pop(name, None)
 
@@ -120,7 +118,6 @@ class OwnTasks(Owners):
             self.stored.touch(ids, now.at)
 
     def owns_all(self, owners: Sequence[OwnerKey], task_ids: Iterable[object]) -> bool:
-        """Whether all these tasks are a caller's."""
         return all(self.owns(owners, task_id) for task_id in task_ids)
 
     def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
@@ -143,7 +140,7 @@ class OwnTasks(Owners):
                 self.claim(owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
-            if (task_id := observations.named(request)) is not None:
+            if (task_id := observations.named(request.params)) is not None:
                 if not self.owns(owners, task_id):
                     return False  # it changed hands meanwhile
                 if ends(data):

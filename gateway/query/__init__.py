@@ -2,6 +2,5 @@
 
 criteria       the filter and the order
 values         the kinds of values that criteria have
-query_string   the query strings that spell criteria
-cursor         the cursors of the gateway
+cursor         the cursors of the gateway, and the query strings that spell criteria
 """

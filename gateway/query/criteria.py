@@ -40,17 +40,8 @@ OPEN: Final[Bounds] = (EARLIEST, LATEST)
 Part: TypeAlias = Literal[
     "ids", "method", "status", "createdFrom", "createdTo", "updatedFrom", "updatedTo", "orderBy", "direction"
 ]
-"""The part that a criterion has in a query. It decides how the index finds the tasks that match:
-
-ids                        each id is looked up
-method                     `matches(value, method)` is asked once for all tasks of a method
-status                     `matches(value, status)` is asked once for all tasks of a status
-createdFrom, createdTo     bounds of `createdAt`: the range is looked up
-updatedFrom, updatedTo     bounds of `lastUpdatedAt`: the range is looked up
-orderBy, direction         the order, which excludes no task
-
-Several criteria may have the part `method` or `status`; each other part has one criterion. None looks at tasks one by
-one. While a task is live, its id, method and creation stay, and all else may change.
+"""What a criterion is about. Its value says it all: ids, an inclusive bound, the order. For `method` and `status` alone
+there may be several criteria; `matches(value, method)` or `matches(value, status)` tells whether one holds.
 """
 
 
@@ -137,10 +128,6 @@ class Query:
     there is no such criterion. `place` gives the place of a task in the order, ascending.
     """
 
-    __slots__ = (
-        *("by", "created", "descending", "method_test", "place", "status_test", "task_ids", "updated", "values"),
-    )
-
     def __init__(self, **given: Any) -> None:
         """`given` are values by the names of their criteria. None stands for a criterion that is not given."""
         self.values = defaults() | {name: value for name, value in given.items() if value is not None}
@@ -174,20 +161,6 @@ class Query:
             and within(self.created, candidate.created)
             and within(self.updated, candidate.updated)
         )
-
-    def may_match(self, candidate: Task, default_method: str | None = None) -> bool:
-        """Whether a task is live, and may match after a change: its last update may be set back, as a clock is."""
-        return (
-            not candidate.is_terminal
-            and (self.task_ids is None or candidate.id in self.task_ids)
-            and (self.method_test is None or self.method_test(candidate.method or default_method))
-            and within(self.created, candidate.created)
-        )
-
-    @property
-    def may_match_all_live(self) -> bool:
-        """Whether `may_match` holds for every live task."""
-        return self.method_test is None and self.task_ids is None and self.created == OPEN
 
 
 class Fault(msgspec.Struct):

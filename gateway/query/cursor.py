@@ -1,30 +1,32 @@
-"""Opaque cursors: where the next page of a filtered list begins, and of which list.
+"""The cursors of the gateway: opaque ones, and those in which clients spell criteria.
 
     taskgate4.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
+    taskgate:?status=working,failed&createdAfter=2026-11-20T00:00:00Z
 
 The JSON, compressed if it is large, is an array: the criteria by their names, the place of the last task. So a cursor
-needs no memory here, outlives a restart and works on another replica (DESIGN 5.5). Its beginning tells that it is ours:
-a string with another one may be the upstream's cursor, or one that a client spells (query_string.py). A cursor of ours
-that was changed, cut or lengthened is an error (DESIGN 5.4). Limits come before work.
+needs no memory here, outlives a restart and works on another replica (DESIGN 5.5). A string with another beginning may
+be the upstream's cursor. A cursor of ours that was changed, cut or lengthened is an error (DESIGN 5.4); limits come
+before work. A checksum is enough, without a signature: a forged cursor gets only what a new query gets.
 
-A cursor tells its holder only what the holder has asked for, and a forged one gets only what a new query gets. So a
-checksum is enough, without a signature.
+Typed SDKs drop unknown parameters, but send every cursor as it is: so their users can filter (DESIGN 5.1). A list is
+split at commas; its name may also be repeated. Then names and values are percent-decoded; `+` is a plus.
 """
 
 import hashlib
 import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import a2b_qp
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
 from gateway.mcp.task import ID_CHARS_MAX, Place, Task, apart
-from gateway.query import query_string
-from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, Query, defaults
-from gateway.query.values import NotAllowed, PackedInstant, pack_instant, unpack_instant
+from gateway.query import criteria
+from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Fault, Given, Query
+from gateway.query.values import FAULTS_MAX, LIST_ITEMS_MAX, NotAllowed, PackedInstant, pack_instant, unpack_instant
 
 ALLOWED: Final = "a nextCursor of this list, with the same criteria; else begin at the first page"
 
@@ -35,6 +37,11 @@ _BYTES_MAX: Final = CRITERIA_BYTES_MAX + 6 * ID_CHARS_MAX + 1024
 _CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor that does not compress at all
 
 _SMALL_BYTES: Final = 256
+_BEGINNING: Final = "taskgate:"
+_SPELLED: Final = "criteria as a query string, such as `taskgate:?status=working,failed&order=asc`"
+_VALUES_MAX: Final = 2 * LIST_ITEMS_MAX
+_SINGLE_MAX: Final = 20  # values of criteria that are no lists: each may be a fault
+_NO_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -57,8 +64,7 @@ _After: TypeAlias = tuple[PackedInstant, Annotated[str, msgspec.Meta(max_length=
 @cache
 def _decoder() -> msgspec.json.Decoder[Any]:
     fields = [(name, criterion.kind.packed | None, None) for name, criterion in CRITERIA.items()]
-    criteria = msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)
-    members = [("criteria", criteria), ("after", _After)]
+    members = [("criteria", msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)), ("after", _After)]
     return msgspec.json.Decoder(msgspec.defstruct("_Cursor", members, array_like=True, forbid_unknown_fields=True))
 
 
@@ -69,13 +75,13 @@ def encode(position: Position) -> str:
     """The cursor of any page but the first."""
     assert position.after is not None
     at, task_id = position.after
-    usual = defaults()
-    criteria = {
+    usual = criteria.defaults()
+    given = {
         name: value if (pack := CRITERIA[name].kind.pack) is None else pack(value)
         for name, value in position.query.values.items()
         if value != usual.get(name)
     }
-    raw = _json.encode((criteria, (pack_instant(at), apart(task_id))))
+    raw = _json.encode((given, (pack_instant(at), apart(task_id))))
     body = _PREFIX + urlsafe_b64encode(_packed(raw)).decode()
     return f"{body}.{_checksum(body)}"
 
@@ -95,8 +101,7 @@ def _checksum(body: str) -> str:
 
 
 def is_spelled(text: str) -> bool:
-    """Whether a cursor spells criteria."""
-    return text.startswith(query_string.BEGINNING)
+    return text.startswith(_BEGINNING)
 
 
 def decode(text: str) -> Position | None:
@@ -104,20 +109,20 @@ def decode(text: str) -> Position | None:
     if _OURS.match(text) is None:
         return None
     if is_spelled(text):
-        return Position(query_string.read(text))
+        return Position(read_spelled(text))
     if len(text) > _CHARS_MAX:
-        query_string.refuse(f"a cursor of {len(text)} characters", f"one of no more than {_CHARS_MAX} characters")
+        refuse(f"a cursor of {len(text)} characters", f"one of no more than {_CHARS_MAX} characters")
     if not text.startswith(_PREFIX):
-        query_string.refuse(text, "a nextCursor of this version of taskgate: begin at the first page")
+        refuse(text, "a nextCursor of this version of taskgate: begin at the first page")
     body, _, checksum = text.rpartition(".")
     if checksum != _checksum(body):
-        query_string.refuse(text, f"unchanged, {ALLOWED}")
+        refuse(text, f"unchanged, {ALLOWED}")
     try:
         return _position(_decoder().decode(_unpacked(urlsafe_b64decode(body[len(_PREFIX) :]))))
     except NotAllowed as refused:
-        query_string.refuse(refused.given[0].decode(), refused.allowed)
+        refuse(refused.given[0].decode(), refused.allowed)
     except (ValueError, zlib.error):  # msgspec's errors are ValueErrors
-        query_string.refuse(text, ALLOWED)
+        refuse(text, ALLOWED)
 
 
 def _position(said: Any) -> Position:
@@ -128,3 +133,56 @@ def _position(said: Any) -> Position:
     }
     instant, task_id = said.after
     return Position(Query(**given), (unpack_instant(instant), task_id))
+
+
+def read_spelled(text: str) -> Query:
+    """The query that a cursor spells. Raises BadQuery."""
+    beginning, mark, pairs = text.partition("?")
+    if beginning + mark != _BEGINNING + "?":
+        refuse(text, _SPELLED)
+    return read_pairs(pairs, "cursor")
+
+
+def read_pairs(pairs: str, where: str) -> Query:
+    """The query that the pairs of a query string spell; `where` they stand. Raises BadQuery."""
+    if len(pairs) > CRITERIA_BYTES_MAX:
+        refuse(f"{len(pairs)} characters", f"no more than {CRITERIA_BYTES_MAX} characters", where)
+    if (count := 1 + pairs.count("&") + pairs.count(",")) > _VALUES_MAX:
+        refuse(f"{count} values", f"no more than {_VALUES_MAX} values", where)
+    faults: list[Fault] = []
+    single: list[Given] = []
+    lists: dict[str, list[str]] = {}
+    for pair in filter(None, pairs.split("&")):
+        raw_name, _, value = pair.partition("=")
+        name = _decoded(raw_name, where)
+        criterion = criteria.names().get(name)
+        if criterion is None:
+            faults.append(criteria.no_criterion(f"{where}.", name, msgspec.json.encode(_decoded(value, where))))
+        elif criterion.kind.is_list:
+            lists.setdefault(name, []).extend(_decoded(one, where) for one in (value.split(",") if value else ()))
+        else:
+            single.append((f"{where}.{name}", criterion, msgspec.json.encode(_decoded(value, where))))
+        if len(faults) == FAULTS_MAX:
+            raise BadQuery(faults)
+        if len(single) > _SINGLE_MAX:
+            refuse(pairs, f"no more than {_SINGLE_MAX} values of criteria that are no lists", where)
+    listed = [(f"{where}.{name}", criteria.names()[name], msgspec.json.encode(items)) for name, items in lists.items()]
+    return criteria.query_of([*listed, *single], faults) or Query()
+
+
+def _decoded(text: str, where: str) -> str:
+    if "%" not in text:
+        return text
+    allowed = "percent-encoded UTF-8, in which `%25` stands for a percent sign"
+    if _NO_ESCAPE.search(text) is not None:
+        refuse(text, allowed, where)
+    try:
+        # Quoted-printable, which is decoded in C: `unquote` takes ten times as long.
+        return a2b_qp(text.replace("=", "=3D").replace("%", "=").encode()).decode()
+    except UnicodeError:
+        refuse(text, allowed, where)
+
+
+def refuse(given: str, allowed: str, where: str = "cursor") -> NoReturn:
+    """Raises BadQuery: a cursor, or a part of it, or words for it, is not what is allowed."""
+    raise BadQuery([criteria.fault(where, given.encode("utf-8", "backslashreplace"), allowed)])

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from gateway.mcp import task
-from gateway.mcp.jsonrpc import decoded
+from gateway.mcp.jsonrpc import decoded, text
 from gateway.mcp.task import Instant
 
 LIST_ITEMS_MAX: Final = 2_000  # of one criterion
@@ -14,7 +14,6 @@ FAULTS_MAX: Final = 10  # reported of one list, or of one cursor
 
 
 _items = msgspec.json.Decoder(list[msgspec.Raw])
-_string = msgspec.json.Decoder(str)
 
 
 class NotAllowed(Exception):
@@ -51,11 +50,11 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
             raise NotAllowed(f"an array of {what}")
         if len(items) > LIST_ITEMS_MAX:
             raise NotAllowed(f"an array of no more than {LIST_ITEMS_MAX} {what}", [b"%d of them" % len(items)])
-        texts = [string(item) for item in items]
-        wrong = [bytes(item) for item, text in zip(items, texts, strict=True) if text is None or not accept(text)]
+        texts = [text(item) for item in items]
+        wrong = [bytes(item) for item, one in zip(items, texts, strict=True) if one is None or not accept(one)]
         if wrong:
             raise NotAllowed(f"an array of {what}", wrong[:FAULTS_MAX])
-        return frozenset(text for text in texts if text is not None) or None
+        return frozenset(one for one in texts if one is not None) or None
 
     packed = Annotated[tuple[str, ...], msgspec.Meta(max_length=LIST_ITEMS_MAX)]  # of a set one item would count once
     return Kind(read, packed, unpack=frozenset, is_list=True)
@@ -63,7 +62,7 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
 
 def choice(*choices: str) -> Kind:
     def read(raw: bytes) -> str:
-        value = string(raw)
+        value = text(raw)
         if value not in choices:
             raise NotAllowed(" or ".join(f'"{one}"' for one in choices))
         return value
@@ -71,13 +70,9 @@ def choice(*choices: str) -> Kind:
     return Kind(read, Literal[choices], choices=choices)
 
 
-def string(raw: msgspec.Raw | bytes) -> str | None:
-    return decoded(_string, raw)
-
-
 def _read_instant(raw: bytes) -> Instant:
-    text = string(raw)
-    instant = None if text is None else task.parse_instant(text)
+    given = text(raw)
+    instant = None if given is None else task.parse_instant(given)
     if instant is None:
         raise NotAllowed('an RFC 3339 timestamp with its offset, such as "2025-11-25T10:30:00Z"')
     return instant

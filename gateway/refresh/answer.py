@@ -17,10 +17,9 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
 from gateway.owners.named_tasks import GUARD
-from gateway.query import criteria, cursor, query_string
+from gateway.query import criteria, cursor
 from gateway.query.criteria import BadQuery, Fault, Params, Query
 from gateway.query.cursor import Position
-from gateway.query.values import string
 from gateway.refresh.ensure_fresh import Answer, Planner
 from gateway.tasks.in_flight import Waiter
 from gateway.tasks.interfaces import Caller, Counts, EndedQuery, Reply
@@ -40,15 +39,15 @@ def read(params: Params) -> Position | None:
     query = criteria.read(params)
     if bytes(params.cursor) in (b"", b"null"):
         return None if query is None else Position(query)
-    given = string(params.cursor)
+    given = jsonrpc.text(params.cursor)
     position = None if given is None else cursor.decode(given)
+    if query is None:
+        return position
     if position is None:
-        if query is None:
-            return None
         raise BadQuery([criteria.fault("cursor", bytes(params.cursor), cursor.ALLOWED)])
-    if query is not None and given is not None and cursor.is_spelled(given):
+    if given is not None and cursor.is_spelled(given):
         raise BadQuery([criteria.fault("cursor", bytes(params.cursor), "criteria in a cursor or beside it, not both")])
-    if query is not None and query != position.query:
+    if query != position.query:
         raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", cursor.ALLOWED)])
     return position
 
@@ -67,7 +66,7 @@ NO_LIST: Final = (
 def _filter(pairs: bytes) -> Position:
     """The first page of the list whose criteria a header field spells. Raises BadQuery."""
     text = pairs.decode()
-    return Position(query_string.read_pairs(text, FILTER), comes_again=len(pairs) <= _SAME_BYTES_MAX, header=text)
+    return Position(cursor.read_pairs(text, FILTER), comes_again=len(pairs) <= _SAME_BYTES_MAX, header=text)
 
 
 def read_raw(raw: bytes) -> Position | None:
@@ -79,7 +78,6 @@ def read_raw(raw: bytes) -> Position | None:
 
 
 def is_later(raw: bytes) -> bool:
-    """Whether params are those of a later revision."""
     revision = bytes(jsonrpc.member(criteria.params(raw).meta, "io.modelcontextprotocol/protocolVersion"))
     return revision.strip(b'"') > LAST_REVISION
 
@@ -167,8 +165,7 @@ class Answerer:
             answer = None if caller.asks_first else self._planner.at_once(session, position)
             if answer is None:
                 waiter = Waiter(reply, message, self._clock)
-                if caller.asks_first:
-                    await self._planner.ask_first(session, caller, waiter)
+                await self._planner.ask_first(session, caller, waiter)
                 answer = await self._planner.answer(session, caller, waiter, position)
             page_bytes, rest = answer.page.size_bytes, _rest(answer, position, ignored_of(bytes(message.params)))
             reply.hold(len(raw_id) + page_bytes + len(rest))
@@ -192,18 +189,16 @@ class Answerer:
         self, session: Session, reply: Reply, caller: Caller, message: Message, bad: BadQuery
     ) -> int | None:
         """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4). As `answer`."""
-        if caller.asks_first or not session.known.accepts:
-            waiter = Waiter(reply, message, self._clock)
-            if caller.asks_first:
-                await self._planner.ask_first(session, caller, waiter)
-            await self._planner.check_access(session, caller, waiter)
-        said = bad_query(message, bad)
+        waiter = Waiter(reply, message, self._clock)
+        await self._planner.ask_first(session, caller, waiter)
+        await self._planner.check_access(session, caller, waiter)
+        faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in bad.faults]
+        said = jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(bad), {"errors": faults})
         reply.hold(len(said))
         reply.send(said)
         return INVALID_PARAMS
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
-        """Count what an answer cost, and what it spared its requestor."""
         name = caller.key.upstream
         spared_requests = max(0, session.known.pages - answer.requests)
         spared_bytes, page = max(0, session.list_bytes - answered_bytes), answer.page
@@ -242,8 +237,3 @@ def _rest(answer: Answer, position: Position, ignored: list[str]) -> bytes:
         b',"taskgate/ignored":%b' % orjson.dumps(ignored) if ignored else b"",
         b',"taskgate/filter":%b' % orjson.dumps(position.header) if position.header is not None else b"",
     )
-
-
-def bad_query(message: Message, error: BadQuery) -> bytes:
-    faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in error.faults]
-    return jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(error), {"errors": faults})

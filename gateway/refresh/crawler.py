@@ -6,7 +6,7 @@ from expired cursors, have limits (DESIGN 6).
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from itertools import count
 from typing import Any, Final
 from uuid import uuid4
@@ -18,7 +18,7 @@ from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, Upst
 from gateway.mcp import jsonrpc, observations, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
-from gateway.tasks.interfaces import Caller, Counts
+from gateway.tasks.interfaces import Caller, Channel, Counts
 
 _RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
 _CURSOR_CHARS_MAX: Final = 64 * 1024  # of the upstream's; four times the longest task id, which some have in them
@@ -45,16 +45,10 @@ class Crawler:
     """Asks the upstream in the name of one caller. `requests` is the number of requests made."""
 
     def __init__(
-        self,
-        caller: Caller,
-        limits: IndexLimits,
-        counts: Counts,
-        now: Callable[[], Moment],
-        on_message: Callable[[bytes], Awaitable[None]],
-        as_it_came: bool = False,
+        self, caller: Caller, channel: Channel, limits: IndexLimits, counts: Counts, now: Callable[[], Moment]
     ) -> None:
         self._caller = caller
-        self._channel = caller.channel(on_message, as_it_came)
+        self._channel = channel
         self._limits = limits
         self._counts = counts
         self._now = now
@@ -71,6 +65,7 @@ class Crawler:
         """
         unread_pages: asyncio.Queue[ListPage | None] = asyncio.Queue()
         wanted = asyncio.Semaphore(0)
+        began = self._now()
         asking = asyncio.ensure_future(self._ask_for_pages(wanted, unread_pages, first_only))
         asking.add_done_callback(lambda _: unread_pages.put_nowait(None))
         try:
@@ -80,6 +75,7 @@ class Crawler:
                 wanted.release()
             asking.result()
         finally:
+            self._counts.crawl(self._caller.key.upstream, self._now().at - began.at)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             del asking  # as in `InFlight.join`
@@ -87,7 +83,6 @@ class Crawler:
     async def _ask_for_pages(
         self, wanted: asyncio.Semaphore, unread_pages: asyncio.Queue[ListPage | None], first_only: bool
     ) -> None:
-        """Ask for one page after the other, and put down each that is wanted."""
         cursor: str | None = None  # of the next page
         before: str | None = None  # of the page before it
         seen: set[int] = set()  # hashes: cursors may be long, and pages many
@@ -111,9 +106,8 @@ class Crawler:
                 return
             seen.add(hash(page.following))
             before, cursor = cursor, page.following
-        raise UpstreamBroken(
-            f"the upstream's tasks/list has more pages than index.pages_max ({self._limits.pages_max})"
-        )
+        limit = f"index.pages_max ({self._limits.pages_max})"
+        raise UpstreamBroken(f"the upstream's tasks/list has more pages than {limit}")
 
     async def page(self, cursor: str | None) -> ListPage | None:
         """The page at `cursor`; None if the cursor is no longer valid. Raises GatewayError."""

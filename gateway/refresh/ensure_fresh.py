@@ -17,9 +17,9 @@ from gateway.refresh.crawler import Crawler
 from gateway.refresh.planning import ACCESS_CHECK, Ages, Need, Plan
 from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
 from gateway.tasks.in_flight import InFlight, Waiter, together
-from gateway.tasks.interfaces import Caller, Counts
+from gateway.tasks.index import QueryPage
+from gateway.tasks.interfaces import Caller, Channel, Counts
 from gateway.tasks.observer import PLAIN
-from gateway.tasks.page_cache import QueryPage
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
 _ROUNDS_MAX: Final = 100  # of planning for one query; each round learns something
@@ -36,8 +36,6 @@ class Answer(msgspec.Struct):
 
 
 class Planner:
-    """Answers queries from sessions, as fresh as they must be."""
-
     def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
         self._sessions = sessions
         self._limits = limits
@@ -58,7 +56,9 @@ class Planner:
         return Answer(page, self._as_of(session, came), "index", plan.reason, 0)
 
     async def ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
-        """Ask the server once as the caller does: its refusal is the answer (DESIGN 5.1). Raises GatewayError."""
+        """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
+        if not caller.asks_first:
+            return
         if caller.cost is not None:
             caller.cost.owe(1)
 
@@ -67,8 +67,8 @@ class Planner:
                 waiter.reply.forward(data)
                 await waiter.reply.drain()
 
-        now, known = self._sessions.now, session.known
-        crawler, asked = Crawler(caller, self._limits, self._counts, now, on_message, as_it_came=True), now()
+        channel, known = caller.channel(on_message, as_it_came=True), session.known
+        asked, crawler = self._sessions.now(), self._crawler(caller, channel)
         try:
             response = await crawler.ask("tasks/list", {})
         except UpstreamRefused as refused:
@@ -84,6 +84,9 @@ class Planner:
         while not session.known.accepts:
             with suppress(Forgotten, TooLarge):
                 await self._carry_out(session, caller, waiter, Query(), ACCESS_CHECK, came)
+
+    def _crawler(self, caller: Caller, channel: Channel) -> Crawler:
+        return Crawler(caller, channel, self._limits, self._counts, self._sessions.now)
 
     def _page(self, session: Session, position: Position) -> QueryPage:
         return session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
@@ -155,11 +158,10 @@ class Planner:
             if caller.cost is not None:  # those that joined owe nothing: it is asked once
                 caller.cost.owe(plan.reads + len(new))
             ask = InFlight(session.in_flight, [*new, None] if plan.reads else new, self._sessions.now())
-            crawler = Crawler(caller, self._limits, self._counts, self._sessions.now, self._on_message(session, ask))
-            parts = session, self._sessions, crawler, ask, self._ages, self._counts
-            refresh: Refresh
+            crawler = self._crawler(caller, caller.channel(self._on_message(session, ask)))
+            parts = session, self._sessions, crawler, ask, self._ages
             if plan.check_access:
-                refresh = AccessCheck(*parts)
+                refresh: Refresh = AccessCheck(*parts)
             else:
                 refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.tail, new)
             ask.begin(refresh.run())

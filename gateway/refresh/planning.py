@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gateway.mcp.task import Moment, Task
-from gateway.query.criteria import Query
+from gateway.query.criteria import OPEN, Query
 from gateway.tasks.marks import MARKED_ID_CHARS_MAX, Listing, Record
 
 _COLD_IDS_MAX: Final = 100  # asked for one by one before the first crawl, whose cost is unknown
@@ -112,6 +112,11 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[
     if tail + len(due) - len(marked) + len(on_pages) >= known.pages:
         return Plan("reading all pages costs no more", crawl=True)
     return Plan("only what can have changed", tail=tail, tasks=due)
+
+
+def may_match_all_live(query: Query) -> bool:
+    """Whether every live task matches `query`, or may after a change."""
+    return query.method_test is None and query.task_ids is None and query.created == OPEN
 
 
 def _all_pages(record: Record, need: Need) -> Plan | None:

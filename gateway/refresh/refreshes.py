@@ -16,9 +16,8 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
 from gateway.refresh.crawler import TASKS_AT_ONCE, Crawler, ListPage
-from gateway.refresh.planning import Ages
+from gateway.refresh.planning import Ages, may_match_all_live
 from gateway.tasks.in_flight import InFlight, together
-from gateway.tasks.interfaces import Counts
 from gateway.tasks.lifecycles import Lives
 from gateway.tasks.marks import Listing, ListingOrder
 from gateway.tasks.observer import Access
@@ -39,7 +38,6 @@ class Refresh(ABC):
     _crawler: Crawler
     _in_flight: InFlight
     _ages: Ages
-    _counts: Counts
     _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
 
     async def run(self) -> None:
@@ -187,20 +185,17 @@ class Crawl(Refresh):
         pages = size_bytes = 0
         self._from_nothing = bool(self._known.outgrown) or not len(session.index)
         session.begin_crawl()
-        try:
-            first_only = session.apart and self._known.asks_by_id  # it tells whether the caller is served
-            async with aclosing(self._crawler.pages(first_only)) as reading:
-                async for page in reading:
-                    if page.cursor is None:
-                        order.restart()  # the first page again, after a cursor expired: it may show newer tasks by now
-                    order.note(await self._take_page(page))
-                    cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
-                    pages += 1
-                    size_bytes += page.size_bytes
-                    if page.following is not None:
-                        self._in_flight.progress(order.count)
-        finally:
-            self._counts.crawl(session.key.upstream, self._sessions.now().at - began.at)
+        first_only = session.apart and self._known.asks_by_id  # it tells whether the caller is served
+        async with aclosing(self._crawler.pages(first_only)) as reading:
+            async for page in reading:
+                if page.cursor is None:
+                    order.restart()  # the first page again, after a cursor expired: it may show newer tasks by now
+                order.note(await self._take_page(page))
+                cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
+                pages += 1
+                size_bytes += page.size_bytes
+                if page.following is not None:
+                    self._in_flight.progress(order.count)
         await self._forget_unseen(began)
         self._check_same()
         told = Stamp(began, began.order, self._sessions.now().order)
@@ -287,7 +282,7 @@ class Delta(Refresh):
         await (together(self._read_tail(), asking) if self._reads_tail else asking)
         session = self._session
         was_due = self._reads_tail or session.known.live_as_of.at < began.at - self._ages.max_age_s
-        if was_due and self._query.may_match_all_live:
+        if was_due and may_match_all_live(self._query):
             session.end_live(session.index.live(self._query), began)
 
     async def _read_tail(self) -> None:

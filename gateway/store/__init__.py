@@ -3,11 +3,10 @@
 replicas          the sessions of replicas: what each tells the others, and hears from them
 replica_updates   ... in which words
 shared_owners     ... and whose each task is
-redis_store       the store, as a replica has it
+redis_store       the store, as a replica has it; the names of keys
 pipeline          the states of the store, and the loop that writes and reads it, batch by batch
 batch             what waits to be written and to be read
 redis_connection  one connection, by redis-py
-keys              the names of keys, and how long they are kept
 """
 
 from importlib.util import find_spec

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from gateway.store.redis_connection import Command, errors
-from gateway.tasks.interfaces import Read
 
 READ_AT_ONCE: Final = 2000  # entries
 _BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half
@@ -51,6 +50,15 @@ return flat
 """
 
 
+class Read(NamedTuple):
+    """What a store has of a session."""
+
+    server: bytes | None  # the value of the session, whatever the identity
+    tasks: list[bytes]  # the identity's entries behind the place that was asked for, in order
+    place: int  # the place of the last of them
+    complete: bool  # whether these are all
+
+
 class Answers(NamedTuple):
     """What the store has answered. A key of another type is ignored, and harms no other (DESIGN 12.5)."""
 
@@ -79,7 +87,6 @@ class PendingEnds:
         self._others: dict[Ending, None] = {}
 
     def add(self, ends: Iterable[Ending]) -> None:
-        """The store is to hear of these too."""
         for end in ends:
             kept = self._others if end.new else self._names
             kept[end] = None
@@ -95,8 +102,6 @@ class PendingEnds:
 
 
 class Batch:
-    """What waits to be sent, together."""
-
     def __init__(self) -> None:
         self.size = 0  # values and entries
         self._ends: dict[Ending, None] = {}  # in order
@@ -110,7 +115,6 @@ class Batch:
         return bool(self._dropped or self._values or self._new or self._asked)
 
     def put(self, name: str, value: bytes) -> None:
-        """A value is to be kept."""
         self.size += name not in self._values
         self._values[name] = value
 
@@ -152,7 +156,6 @@ class Batch:
         return self._asked[name]
 
     def commands(self, value_ms: int, entries_ms: int) -> list[Command]:
-        """All commands."""
         found: list[Command] = [("UNLINK", *self._dropped)] if self._dropped else []
         found += [("SET", name, value, "PX", value_ms) for name, value in self._values.items()]
         for name, new in self._new.items():
@@ -179,7 +182,6 @@ class Batch:
         return Answers(refused, unread, wrong, set(written) - set(wrong))
 
     def give_up(self) -> None:
-        """There will be no answer."""
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_result(None)

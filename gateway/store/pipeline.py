@@ -19,7 +19,6 @@ from redis.exceptions import ResponseError
 
 from gateway import config
 from gateway.store.batch import Answers, Batch, Ending, PendingEnds
-from gateway.store.keys import KeyNames
 from gateway.store.redis_connection import Command, StoreConnection, connect, errors
 
 log = logging.getLogger("taskgate.store")
@@ -87,8 +86,6 @@ class _Ignored:
 
 
 class Pipeline:
-    """The way to the store."""
-
     def __init__(self, settings: config.StoreSettings, failed: Callable[[str], None]) -> None:
         """`failed` counts a failure: unreachable, slow, refused, unreadable."""
         self.state = StoreState.DOWN
@@ -96,7 +93,7 @@ class Pipeline:
         self.waiting = Batch()
         self._timeout_s = settings.timeout
         self._url = settings.url
-        self._names = KeyNames()
+        self.value_ms = self.entries_ms = 0  # how long the value and the entries of an unused session are kept
         self._failed = failed
         self._ignored = _Ignored(failed)
         self._pending_ends = PendingEnds()
@@ -135,7 +132,6 @@ class Pipeline:
         self._wake.set()
 
     def tell_again(self) -> None:
-        """Tell everything anew."""
         self._lacks = True
         self._wake.set()
 
@@ -228,7 +224,7 @@ class Pipeline:
             self._lingering = None
         marks = self._mark is None and self.state is not StoreState.REFUSED
         commands: list[Command] = [("SET", _MARK, uuid4().hex, "NX")] if marks else []
-        commands += batch.commands(self._names.value_ms, self._names.entries_ms)
+        commands += batch.commands(self.value_ms, self.entries_ms)
         commands.append(("GETRANGE", _MARK, 0, _MARK_BYTES - 1))
         refused: list[ResponseError] | None = None
         self._out_since = self._loop.time()
@@ -256,7 +252,6 @@ class Pipeline:
                 self._become(StoreState.TELLING)
 
     def note_late(self) -> None:
-        """A question had no answer in time."""
         self._failed("slow")
         self._late += 1
         if self._late >= _LATE_MAX and self.state in (StoreState.TELLING, StoreState.UP):

@@ -76,5 +76,4 @@ async def connect(url: str) -> AsyncIterator[StoreConnection]:
 
 
 def errors(results: Iterable[Any]) -> list[ResponseError]:
-    """The errors among the answers."""
     return [result for result in results if isinstance(result, ResponseError)]

@@ -1,21 +1,33 @@
 """The store in Redis or Valkey, as a replica has it: what it tells goes out in batches, and its questions get answers.
 
 In: what this replica tells, and its questions. Out: answers within `timeout`, None if need be. Always: nobody waits for
-what is written. While the store is down or slow, questions get None at once.
+what is written. While the store is down or slow, questions get None at once. It never raises (DESIGN 12). The name of a
+key does not tell whose it is, and no two versions have one in common.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from importlib.metadata import version
+from typing import Final
 
 from gateway import config
 from gateway.caller_identity import Key
-from gateway.store.batch import Ending
+from gateway.store.batch import Ending, Read
 from gateway.store.pipeline import Pipeline, StoreState
-from gateway.tasks.interfaces import Read
+
+_VERSION: Final = version("taskgate").encode()
 
 
 class RedisStore(Pipeline):
-    """A store in Redis, as `tasks/interfaces.py` describes one."""
+    """An entry stands once, however often it is added.
+
+    If a write is lost, everything is told again; one of `drop`, or of what is `owed`, is repeated itself.
+    """
+
+    def __init__(self, settings: config.StoreSettings, failed: Callable[[str], None]) -> None:
+        super().__init__(settings, failed)
+        self._servers: dict[str, bytes] = {}
 
     @property
     def is_up(self) -> bool:
@@ -24,16 +36,38 @@ class RedisStore(Pipeline):
 
     def serves(self, upstreams: Iterable[config.Upstream], server_s: float, entries_s: float) -> None:
         """The upstreams from now on; how long the value and the entries of an unused session are kept."""
-        if self._names.serve(upstreams, server_s, entries_s):
+        before = self._servers, self.value_ms, self.entries_ms
+        # A name may mean another server elsewhere, or after a reload.
+        self._servers = {u.name: f"{u.name} {u.url} {u.socket}".encode() for u in upstreams}
+        self.value_ms, self.entries_ms = int(server_s * 1000), int(entries_s * 1000)
+        if before != (self._servers, self.value_ms, self.entries_ms):
             self.tell_again()
 
+    def name_of_value(self, key: Key) -> str | None:
+        """The name of the value of a session; None if there is no such upstream, or no longer."""
+        return self._name("server", *key.of_all)
+
+    def name_of_entries(self, key: Key) -> str | None:
+        """The name of the entries of a session of one identity; None as for the value."""
+        return self._name("tasks", *key.of_all, key.identity)
+
+    def _name(self, kind: str, upstream: str, *parts: bytes) -> str | None:
+        if upstream not in self._servers:
+            return None
+        digest = blake2b(digest_size=16)
+        for part in (_VERSION, self._servers[upstream], *parts):
+            digest.update(b"%d:%b" % (len(part), part))
+        return f"taskgate:{digest.hexdigest()}:{kind}"
+
     def put(self, key: Key, server: bytes) -> None:
-        if (name := self._names.of_value(key)) is not None:
+        """Keep the value of a session. The identity does not count."""
+        if (name := self.name_of_value(key)) is not None:
             self.waiting.put(name, server)
             self.soon()
 
     def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = (), owed: bool = False) -> None:
-        if (name := self._names.of_entries(key)) is not None:
+        """Take the entries in `old` out, then add those in `new`. What is `owed` is not among what is told again."""
+        if (name := self.name_of_entries(key)) is not None:
             if owed:
                 self.waiting.end(Ending(name, tuple(new), tuple(old)))
             else:
@@ -41,13 +75,14 @@ class RedisStore(Pipeline):
             self.soon()
 
     def drop(self, key: Key) -> None:
-        for name in filter(None, (self._names.of_value(key), self._names.of_entries(key))):
+        """Forget the value of a session, for every identity, and all entries."""
+        for name in filter(None, (self.name_of_value(key), self.name_of_entries(key))):
             self.waiting.end(Ending(name))
             self.soon()
 
     async def read(self, key: Key, after: int) -> Read | None:
-        """What the store has of a session; None if it does not say so within `timeout`, or is down or slow."""
-        value, entries = self._names.of_value(key), self._names.of_entries(key)
+        """What the store has, behind the place `after`; None if it does not say so within `timeout`."""
+        value, entries = self.name_of_value(key), self.name_of_entries(key)
         if self.answers_late or value is None or entries is None:
             return None
         found: Read | None = None

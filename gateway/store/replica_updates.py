@@ -23,23 +23,16 @@ class ReplicaUpdate(msgspec.Struct, frozen=True):
     gone: bool
 
 
-class _ServerUpdate(msgspec.Struct, frozen=True):
-    filtered: bool
-    methods: tuple[str, ...]
-
-
 _told = msgspec.json.Decoder(ReplicaUpdate)
-_server = msgspec.json.Decoder(_ServerUpdate)
+_server = msgspec.json.Decoder(Server)
 
 
 def of_task(task_id: str, method: str | None) -> bytes:
-    """The value that says that a task is there."""
     short = method if method is None or len(method) <= METHOD_CHARS_MAX else None
     return msgspec.json.encode(ReplicaUpdate(apart(task_id), short, False))
 
 
 def of_gone(task_id: str) -> bytes:
-    """The value that says that a task is gone."""
     return msgspec.json.encode(ReplicaUpdate(apart(task_id), None, True))
 
 
@@ -52,13 +45,11 @@ def may_be_told(task_id: str) -> bool:
 
 
 def of_tasks(tasks: Iterable[Task]) -> list[bytes]:
-    """The values that say that these tasks are there."""
     return [of_task(task.id, task.method) for task in tasks if may_be_told(task.id)]
 
 
 def of_server(server: Server) -> bytes:
-    """The value that says what `initialize` said."""
-    return msgspec.json.encode(_ServerUpdate(server.filtered_here, server.methods))
+    return msgspec.json.encode(server)
 
 
 def server_in(value: bytes | None) -> Server | None:
@@ -66,11 +57,10 @@ def server_in(value: bytes | None) -> Server | None:
     if value is None or (told := decoded(_server, value)) is None:
         return None
     readable = len(told.methods) <= 1 and all(len(m) <= METHOD_CHARS_MAX for m in told.methods)
-    return Server(told.filtered, told.methods) if readable else None
+    return told if readable else None
 
 
 def tasks_in(values: Iterable[bytes]) -> Iterator[ReplicaUpdate]:
-    """What these values say of tasks."""
     for value in values:
         if (told := decoded(_told, value)) is None:
             continue

@@ -1,10 +1,8 @@
 """Sessions that several replicas share by a store (DESIGN 12). It is imported only if a store is configured.
 
 In: what happens to the sessions of this replica; what the store has. Out: what the store is told; to a session, marks
-and methods that other replicas have told. Always: shared sessions are the sessions of `tasks/sessions.py`, which knows
-nothing of replicas: they decide the same, and tell. What is heard is told only when everything is. Only a query waits
-for the store, and what was told `max_age` ago counts in its answer. The store hears of a session in use often enough to
-keep what it has of it.
+and methods that other replicas have told. Always: what is heard is told only when everything is. Only a query waits for
+the store, and what was told `max_age` ago counts in its answer.
 
     a session's task                                      the store is told
     is there, and other replicas could not learn it       its id, and its method if that is known
@@ -34,9 +32,9 @@ from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.owners.seen_ids import Owners
 from gateway.store import replica_updates
+from gateway.store.redis_store import RedisStore
 from gateway.store.replica_updates import ReplicaUpdate
 from gateway.store.shared_owners import SharedOwn
-from gateway.tasks.interfaces import SharedStore
 from gateway.tasks.marks import Mark
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CAPABILITIES_MAX, CapabilityCache, Session, Sessions
 
@@ -51,7 +49,7 @@ _Each = TypeVar("_Each")
 class SharedSession(Session):
     """A session that tells the store what its server cannot be asked for again."""
 
-    def __init__(self, key: Key, seen: Owners, store: SharedStore) -> None:
+    def __init__(self, key: Key, seen: Owners, store: RedisStore) -> None:
         super().__init__(key, seen)
         self._store = store
         self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_era`
@@ -91,9 +89,8 @@ class SharedSession(Session):
     def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
         is_known = self._is_known(task_id)
         if replica_updates.may_be_told(task_id) and (is_known or task_id not in self.gone):
-            self._store.add(
-                self.key, [replica_updates.of_gone(task_id)], owed=is_known
-            )  # it may be there: what tells so stays
+            # It may be there: what tells so stays.
+            self._store.add(self.key, [replica_updates.of_gone(task_id)], owed=is_known)
         super().deny(task_id, now, is_asking)
         if (mark := self.marks.get(task_id)) is not None:
             mark.told = False
@@ -133,7 +130,6 @@ class SharedSession(Session):
                     mark.told = not each.gone
 
     def tell_all(self) -> Iterator[None]:
-        """Tell everything again, piece by piece."""
         index = self.index
         if self.heard_to:
             self._store.add(self.key, ())  # others' entries are in use too
@@ -143,9 +139,8 @@ class SharedSession(Session):
         marks = [(i, mark) for i, mark in self.marks.items() if mark.told]
         absent = [(i, mark) for i, mark in marks if index.get(i) is None and replica_updates.may_be_told(i)]
         for pairs in _slices(absent):
-            self._store.add(
-                self.key, [replica_updates.of_task(i, mark.method or index.method_of(i)) for i, mark in pairs]
-            )
+            there = [replica_updates.of_task(i, mark.method or index.method_of(i)) for i, mark in pairs]
+            self._store.add(self.key, there)
             yield
         for some in _slices([i for i in self.gone if replica_updates.may_be_told(i)]):
             self._store.add(self.key, map(replica_updates.of_gone, some))
@@ -170,10 +165,10 @@ def _slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
 class SharedCapabilityCache(CapabilityCache):
     """What `initialize` said, here or at another replica."""
 
-    def __init__(self, clock: Callable[[], float], store: SharedStore) -> None:
+    def __init__(self, clock: Callable[[], float], store: RedisStore) -> None:
         super().__init__(clock)
         self._store = store
-        self._told: TTLCache[tuple[str, bytes, bytes], None]  # those that the store has heard of
+        self._told: TTLCache[tuple[str, bytes, bytes], None]  # to the store
         self._told = TTLCache(CAPABILITIES_MAX, CAPABILITIES_IDLE_S / _TOLD_AGAIN, timer=clock)
 
     def note(self, key: Key, server: Server) -> None:
@@ -198,13 +193,11 @@ class SharedCapabilityCache(CapabilityCache):
             self._store.put(key, replica_updates.of_server(self._servers[key.of_all]))
 
     def take_in(self, key: Key, value: bytes | None) -> None:
-        """Note what another replica saw `initialize` say."""
         server = replica_updates.server_in(value)
         if server is not None and key.of_all not in self._servers:
             self._servers[key.of_all] = server
 
     def tell_all(self) -> Iterator[None]:
-        """Tell the store of all sessions again, piece by piece."""
         self._told.clear()
         for count, of_all in enumerate(list(self._servers)):
             if of_all in self._servers:
@@ -214,13 +207,11 @@ class SharedCapabilityCache(CapabilityCache):
 
 
 class SharedSessions(Sessions):
-    """All sessions of a replica."""
-
     servers: SharedCapabilityCache
     own: SharedOwn | None
 
     def __init__(
-        self, limits: config.IndexLimits, clock: Callable[[], float], store: SharedStore, apart: bool = False
+        self, limits: config.IndexLimits, clock: Callable[[], float], store: RedisStore, apart: bool = False
     ) -> None:
         self._shared = store
         super().__init__(limits, SharedCapabilityCache(clock, store), clock, apart)
@@ -266,31 +257,29 @@ class SharedSessions(Sessions):
             await self.catch_up(session)
 
     def is_behind(self, session: Session) -> bool:
-        """Whether a query of a session must first learn what other replicas have told."""
-        # What was told `max_age` ago must be known.
+        """Whether a query must first learn what other replicas have told: it must know what was told `max_age` ago."""
         return self._clock() - _shared(session).heard_at >= self._limits.max_age / 2
 
-    async def catch_up(self, behind: Session) -> Session:
-        """Learn what other replicas have told of a session, and return it. It waits for a bounded time."""
+    async def catch_up(self, behind: Session) -> None:
+        """Learn what other replicas have told of a session. It waits for a bounded time."""
         session = _shared(behind)
         now, known, epoch = self.now(), session.known, self._shared.epoch
         read = await self._shared.read(session.key, session.heard_to if session.heard_epoch == epoch else 0)
         if read is None or session.known is not known:
-            return session
+            return
         self.servers.take_in(session.key, read.server)
         self._know_server(session)
         for number, some in enumerate(_slices(read.tasks)):
             if number > 0:
                 await asyncio.sleep(0)
             if session.known is not known:
-                return session
+                return
             session.take_updates(replica_updates.tasks_in(some), now)
         session.heard_epoch, session.heard_to = epoch, read.place
         if read.complete:
             session.heard_at = now.at
         if read.tasks:
             self.keep(session)
-        return session
 
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
@@ -303,6 +292,5 @@ class SharedSessions(Sessions):
 
 
 def _shared(session: Session) -> SharedSession:
-    """A session as `_new` made it."""
     assert isinstance(session, SharedSession)
     return session

@@ -22,8 +22,8 @@ from gateway.owners.named_tasks import GUARD, Made
 from gateway.owners.seen_ids import IDLE_S, OwnerKey
 from gateway.owners.task_owners import OwnTasks
 from gateway.store import replica_updates
+from gateway.store.redis_store import RedisStore
 from gateway.tasks.in_flight import begun
-from gateway.tasks.interfaces import SharedStore
 
 _HEARD_MAX: Final = 20_000  # owners
 _USED_MAX: Final = 100_000  # keys
@@ -36,7 +36,7 @@ class SharedOwn(OwnTasks):
     """The owners of all tasks, here and at other replicas."""
 
     def __init__(
-        self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str], None], store: SharedStore
+        self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str], None], store: RedisStore
     ) -> None:
         super().__init__(limits, now, lost)
         self._store = store

@@ -4,7 +4,7 @@
             batch, that asks more of the server owes the rest
     ttl     the `ttl` in a request for a task has a maximum: a larger one is lowered, and nothing else changes
 
-A request that another reader may take for a task operation (spelling.py) counts as one. The `ttl` in a body that passes
+What another reader may take for a task operation (ambiguous_names.py) counts as one. The `ttl` in a body that passes
 unread (a batch, a large or encoded one) is not looked at.
 """
 
@@ -92,7 +92,6 @@ class _Bucket:
         self._tokens -= 1
 
     def owe(self, tokens: int) -> None:
-        """Take tokens, whatever is left."""
         self._refill()
         self._tokens -= tokens
 
@@ -108,7 +107,6 @@ class RequestCost:
     __slots__ = ("_bucket", "_paid")
 
     def __init__(self, bucket: _Bucket) -> None:
-        """The request comes. Raises RateLimited."""
         bucket.take()
         self._bucket, self._paid = bucket, 1
 

@@ -94,7 +94,6 @@ class InFlight:
             await first_of(self._joined_or_left.wait(), *(box.reply.drain() for box in self.waiters))
 
     def progress(self, tasks: int) -> None:
-        """Tell every waiting query how many tasks have been read."""
         for waiter in self.waiters:
             waiter.progress(tasks)
 
@@ -151,25 +150,22 @@ def _take_cancellation(task: "asyncio.Task[Any]") -> None:
 
 async def first_of(*works: Coroutine[Any, Any, object]) -> None:
     """Run several coroutines at once until one of them ends, and end the others."""
-    tasks = [begun(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await _until(asyncio.FIRST_COMPLETED, works)
 
 
 async def together(*works: Coroutine[None, None, None]) -> None:
     """Run several at once; the first error ends all, and is raised. `TaskGroup` would leave it in a cycle (9.5)."""
-    if not works:
-        return
+    ended = await _until(asyncio.FIRST_EXCEPTION, works) if works else set()
+    while ended:
+        ended.pop().result()  # a task that stays in this frame makes a cycle with its error
+
+
+async def _until(event: str, works: Sequence[Coroutine[Any, Any, _T]]) -> "set[asyncio.Task[_T]]":
+    """Run coroutines at once until one event. Returns those that have ended by then; the others are ended."""
     tasks = [begun(work) for work in works]
     try:
-        for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0]:
-            task.result()
+        return (await asyncio.wait(tasks, return_when=event))[0]
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        del task, tasks  # as in `InFlight.join`

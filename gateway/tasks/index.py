@@ -1,4 +1,4 @@
-"""The tasks of one session: in sorted lists by status and method, and by id.
+"""The tasks of one session: in sorted lists by status and method, by id, and in pages that may be asked for again.
 
 In: tasks, as the gateway's own answers show them. Out: pages of a `Query`, with the number of tasks that match.
 Always: one entry for a task id, the last that was put in. A group has exactly the tasks of one status and one method,
@@ -6,16 +6,15 @@ one more has all tasks: a query without a status or a method is answered from it
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
-from itertools import chain, islice
-from typing import Final, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import accumulate, chain, islice, takewhile
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from gateway.mcp.task import NO_END, TERMINAL, UNKNOWN, Stamp, Task, text_bytes
-from gateway.query.criteria import Query
+from gateway.query.criteria import Query, within
 from gateway.query.cursor import Position
-from gateway.tasks.page_cache import UNLIMITED, PageCache, QueryPage, cut
 from gateway.tasks.sorted_tasks import AT_ONCE, Group, first
 
 TASK_OVERHEAD_BYTES = 205
@@ -29,7 +28,41 @@ _NUMBER_BYTES: Final = 32  # of an instant of its own
 _STAMP_BYTES: Final = 190  # of a stamp of its own
 _NOTED_BYTES: Final = 40
 
+UNLIMITED: Final = float("inf")
+_PAGES_KEPT_MAX: Final = 4
+_PAGE_BYTES: Final = 600  # of a kept page beside its places for tasks
+
 _GroupKey: TypeAlias = tuple[str, str | None]  # a status and a method
+
+
+class QueryPage(msgspec.Struct):
+    """A page of a query: its tasks in order, how many match in all, and whether more follow."""
+
+    tasks: list[Task]
+    total: int
+    more: bool
+    size_bytes: int
+    """Of its JSON, and of a comma behind each task."""
+    following: str = ""
+    """The cursor of the next page, once it has been asked for."""
+
+
+class _PageCache:
+    """The pages of an index that may be asked for again, the last one first. `size_bytes` is their memory."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Position, tuple[object, ...], QueryPage]] = []
+        self.size_bytes = 0
+
+    def find(self, position: Position, of: tuple[object, ...]) -> QueryPage | None:
+        return next((page for kept, its, page in self._kept if kept is position and its == of), None)
+
+    def keep(self, position: Position, of: tuple[object, ...], page: QueryPage) -> None:
+        self._kept = [(position, of, page), *self._kept[: _PAGES_KEPT_MAX - 1]]
+        self.size_bytes = sum(_PAGE_BYTES + 8 * len(page.tasks) for *_, page in self._kept)
+
+    def clear(self) -> None:
+        self._kept, self.size_bytes = [], 0
 
 
 class Index:
@@ -41,7 +74,7 @@ class Index:
         self._tasks: dict[str, Task] = {}
         self._all = Group()
         self._groups: dict[_GroupKey, Group] = {}
-        self._pages = PageCache()
+        self._pages = _PageCache()
         self._bytes = 0
 
     @property
@@ -73,7 +106,6 @@ class Index:
         return self._tasks.get(task_id)
 
     def note_method(self, task_id: str, method: str) -> None:
-        """The method of the request that made a task, in the index or not, is known."""
         before, shared = self._tasks.get(task_id), self._shared(method)
         if shared is None:
             return
@@ -96,7 +128,6 @@ class Index:
         return self._methods.get(method)
 
     def _with_method(self, task: Task) -> Task:
-        """A task with its method as it is kept, or with the one that was noted."""
         noted = self._noted.pop(task.id, None)
         if noted is not None:
             self._bytes -= _noted_bytes(task.id)
@@ -131,7 +162,6 @@ class Index:
         return True
 
     def stamp(self, task: Task, told: Stamp) -> None:
-        """The last answer about a task that is here was asked for, and came, then."""
         self._bytes += _STAMP_BYTES * (told.is_own - task.told.is_own)
         task.told = told
 
@@ -157,20 +187,23 @@ class Index:
             self._bytes -= GROUP_BYTES
 
     def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[str]:
-        """The ids of the live tasks that match `query` or may match it after a change. With `among`, only those."""
-        groups = [
-            group
+        """The ids of the live tasks that match `query`, or may after a change. With `among`, only those.
+
+        While a task is live, its id, method and creation stay. All else may change, its last update back as a clock.
+        """
+        groups = {
+            (status, method): group
             for (status, method), group in self._groups.items()
-            if status not in TERMINAL
-            and (query.method_test is None or query.method_test(method or self.default_method))
-        ]
+            if status not in TERMINAL and _holds(query.method_test, method or self.default_method)
+        }
         named = [ids for ids in (query.task_ids, among) if ids is not None]
         fewest = min(named, key=len, default=None)
-        if fewest is not None and len(fewest) < sum(map(len, groups)):
+        if fewest is not None and len(fewest) < sum(map(len, groups.values())):
             there = filter(None, map(self._tasks.get, fewest))
-            parts: Iterable[list[Task]] = ([task] for task in there if query.may_match(task, self.default_method))
+            live = (task for task in there if (task.status, task.method) in groups)
+            parts: Iterable[list[Task]] = ([task] for task in live if within(query.created, task.created))
         else:
-            parts = (some for group in groups for some in group.created_in(query.created))
+            parts = (some for group in groups.values() for some in group.created_in(query.created))
         return (task.id for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
 
     def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
@@ -179,7 +212,7 @@ class Index:
         if position.comes_again and (kept := self._pages.find(position, of)) is not None:
             return kept
         total, tasks = self._first(position, limit + 1)
-        page = cut(tasks, total, limit, bytes_max)
+        page = _cut(tasks, total, limit, bytes_max)
         if position.comes_again:
             self._pages.keep(position, of, page)
         return page
@@ -203,13 +236,15 @@ class Index:
         return [
             group
             for (status, method), group in self._groups.items()
-            if (query.status_test is None or query.status_test(status))
-            and (query.method_test is None or query.method_test(method or self.default_method))
+            if _holds(query.status_test, status) and _holds(query.method_test, method or self.default_method)
         ]
 
 
+def _holds(test: Callable[[Any], bool] | None, of: str | None) -> bool:
+    return test is None or test(of)
+
+
 def _latest(before: Task, newer: Task) -> Task:
-    """The task as it is after a newer answer."""
     method = newer.method or before.method
     if newer.raw == before.raw and method == before.method:
         return before
@@ -224,3 +259,18 @@ def size_of(task: Task) -> int:
     instants = {task.created, task.updated} - {UNKNOWN}
     own_bytes = _NUMBER_BYTES * (len(instants) + (task.expires_unix_s != NO_END)) + _STAMP_BYTES * task.told.is_own
     return len(task.raw) + text_bytes(task.id) + TASK_OVERHEAD_BYTES + own_bytes
+
+
+def _cut(tasks: list[Task], total: int, limit: int, bytes_max: float) -> QueryPage:
+    """The page that begins with `tasks`: `limit` of them and `bytes_max` at most, but one if there is any."""
+    count = min(len(tasks), limit)
+    size_bytes = _json_bytes(tasks[:count])
+    if size_bytes > bytes_max:
+        ends = accumulate(len(task.raw) + 1 for task in tasks)
+        count = max(1, sum(1 for _ in takewhile(bytes_max.__ge__, ends)))
+        size_bytes = _json_bytes(tasks[:count])
+    return QueryPage(tasks[:count], total, len(tasks) > count, size_bytes)
+
+
+def _json_bytes(tasks: list[Task]) -> int:
+    return sum([len(task.raw) for task in tasks]) + len(tasks)

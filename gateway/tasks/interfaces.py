@@ -1,9 +1,9 @@
-"""What `tasks/` needs of its surroundings: the caller, the ways to the server and back, counts, perhaps a store."""
+"""What `tasks/` needs of its surroundings: the caller, the ways to the server and back, counts."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.caller_identity import Key
 from gateway.mcp.jsonrpc import Message
@@ -83,8 +83,6 @@ class EndedQuery:
 
 
 class Counts(Protocol):
-    """What is counted for the operator."""
-
     def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
         """A plan of a query is carried out while the context lasts."""
 
@@ -99,36 +97,3 @@ class Counts(Protocol):
 
     def query(self, ended: EndedQuery) -> None:
         """A query was answered, or failed."""
-
-
-class Read(NamedTuple):
-    """What a store has of a session."""
-
-    server: bytes | None  # the value of the session, whatever the identity
-    tasks: list[bytes]  # the identity's entries behind the place that was asked for, in order
-    place: int  # the place of the last of them
-    complete: bool  # whether these are all
-
-
-class SharedStore(Protocol):
-    """What the replicas share. It never raises: a store that fails says nothing (DESIGN 12).
-
-    Nothing waits for what is written. An entry stands once, however often it is added. If a write is lost,
-    everything is told again; one of `drop`, or of what is `owed`, is repeated itself.
-    """
-
-    @property
-    def epoch(self) -> int:
-        """Places of two eras cannot be compared: the store may be another, or have been emptied."""
-
-    def put(self, key: Key, server: bytes) -> None:
-        """Keep the value of a session. The identity does not count."""
-
-    def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = (), owed: bool = False) -> None:
-        """Take the entries in `old` out, then add those in `new`. What is `owed` is not among what is told again."""
-
-    def drop(self, key: Key) -> None:
-        """Forget the value of a session, for every identity, and all entries."""
-
-    async def read(self, key: Key, after: int) -> Read | None:
-        """What the store has, behind the place `after`; None if it does not say so in time."""

@@ -94,7 +94,6 @@ class Lives:
             self._fetched(key, pending.task_id, b'"isError"' in data and observations.has_failed(_result_of(data)))
 
     def take_in(self, key: Key, said: Observation) -> None:
-        """What a message says."""
         for _, raw in said.shown:
             self._see(key, raw, None, said)
         if said.made is not None:
@@ -200,7 +199,6 @@ class Lives:
         return tool if not tool or tool in tools else OTHER
 
     def _count(self, number: int, life: _Life) -> None:
-        """A life counts as begun, once."""
         if self._unnamed.pop(number, None) is not None:
             upstream, tool, _ = life.series
             if (upstream, tool, LOST) not in self.counts:  # one that begins at 1 hides its first event from `rate`
@@ -246,7 +244,6 @@ class Lives:
             self._past.popitem(last=False)
 
     def age_s(self, series: Series) -> float:
-        """The age of the oldest live one, in seconds."""
         return max(0.0, self._unix_time() - min(self.live[series].values()))
 
     def sweep(self) -> None:
@@ -305,7 +302,6 @@ def _end_of(shown: task.Written, raw: bytes | msgspec.Raw, created: Instant, now
 
 
 def _unix_s(instant: Instant) -> float:
-    """Seconds since 1970."""
     return EPOCH_UNIX_S + instant / _SECOND
 
 

@@ -44,7 +44,7 @@ class Mark(msgspec.Struct, gc=False):
     method: str | None = None  # of the request that made it
     failed: int = 0  # own requests for it, as the index lacks it
     told: bool = False  # other replicas know that it is there
-    found: bool = False  # nothing here names it but what answers have shown elsewhere (seen.py)
+    found: bool = False  # nothing here names it but what answers have shown elsewhere (seen_ids.py)
 
 
 class Known(msgspec.Struct):
@@ -146,13 +146,11 @@ class Marking:
         self.index.stamp(task, Stamp(as_of, task.told.asked, now.order, is_own=True))
 
     def end(self, task_id: str, now: Moment) -> None:
-        """What passed says that a task has ended."""
         before = self.index.get(task_id)
         if before is None or not before.is_terminal:
             self.mark(task_id, now)
 
     def make(self, task_id: str, method: str | None, now: Moment) -> None:
-        """What passed says that a request of that method has made a task."""
         if (mark := self.mark(task_id, now, method=method)) is not None:
             mark.made = now.order
 
@@ -212,15 +210,9 @@ class Record(Marking):
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it takes."""
         cursors_bytes = sum(text_bytes(cursor) for cursor in self.known.cursors if cursor is not None)
-        return (
-            self.index.size_bytes
-            + self.marks.size_bytes
-            + self._gone_bytes
-            + cursors_bytes
-            + _UNLISTED_BYTES * len(self.unlisted)
-        )
+        ids_bytes = self.marks.size_bytes + self._gone_bytes + _UNLISTED_BYTES * len(self.unlisted)
+        return self.index.size_bytes + ids_bytes + cursors_bytes
 
     @property
     def as_of(self) -> Moment:
@@ -419,7 +411,6 @@ class ListingOrder:
         self._rises = self._falls = True
 
     def note(self, tasks: Sequence[Task]) -> None:
-        """Further tasks were shown, each for the first time."""
         self.count += len(tasks)
         for task in tasks:
             at = task.created

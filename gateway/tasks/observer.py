@@ -2,7 +2,7 @@
 
     the request                     its response                                                  `RequestKind`
     `initialize`                    edited: the capability goes in; its server is noted           INITIALIZE
-    `tasks/*`; one for a task       the tasks that it names, or a doubt (mcp/observations.py)          TASKS
+    `tasks/*`; one for a task       the tasks that it names, or a doubt (mcp/observations.py)     TASKS
     not read, or of another id      a task in it, of unknown method; else a doubt                 UNREAD
     of a resumed stream             both of `initialize` and of what is not read                  RESUMED
     any other                       nothing                                                       PLAIN
@@ -11,9 +11,7 @@
     a success about one task        need not be read: the index has the task as it stands there, or not (`is_success`)
     401; 404 of a session; 403 of `tasks/*`: the index is dropped; another 403: it is hidden; other statuses: nothing
 
-In: a request, or why it is not known; the bytes of what passes, or the status of a refusal. Out: `Intercepted`,
-`Access`. Always: pure. No message is changed but the result of `initialize` (DESIGN 4), and that of a `tasks/list`
-with a misspelt criterion (5.4).
+No message is changed but the result of `initialize` (DESIGN 4), and of a `tasks/list` with a misspelt criterion (5.4).
 """
 
 from enum import Enum
@@ -68,8 +66,6 @@ def _is_of_tasks(method: str | None) -> bool:
 
 
 class RequestKind(Enum):
-    """The kind of a request, as the table above has it."""
-
     INITIALIZE = "initialize"
     TASKS = "tasks"
     UNREAD = "unread"
@@ -88,7 +84,6 @@ class Pending(NamedTuple):
 
     @property
     def may_tell(self) -> bool:
-        """Whether its response may say something of tasks."""
         return self.kind in (RequestKind.TASKS, RequestKind.UNREAD)
 
     @property
@@ -149,7 +144,7 @@ UNREAD: Final = Intercepted(b"", Observation(doubt=True))
 def begin(request: Message, asked: Moment, misspelt: tuple[str, ...] = ()) -> Pending:
     """A message of the client's that was read passes at the moment `asked`."""
     if observations.is_observed(request):
-        task_id = observations.named(request) if request.method in _NAMING else None
+        task_id = observations.named(request.params) if request.method in _NAMING else None
         if task_id is not None and jsonrpc.REPLACEMENT in task_id:
             return Pending(RequestKind.UNREAD, None, asked)  # the id may be another
         return Pending(RequestKind.TASKS, request, asked, task_id, misspelt)

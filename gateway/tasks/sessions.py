@@ -22,8 +22,8 @@ from gateway.errors import TooLarge
 from gateway.mcp import observations
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observations import Observation
-from gateway.mcp.task import NEVER, Moment, Stamp, Task
-from gateway.owners.eviction import Space, Stored
+from gateway.mcp.task import Moment, Stamp, Task
+from gateway.owners.eviction import Space, Storable, Stored
 from gateway.owners.seen_ids import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
 from gateway.tasks.in_flight import InFlightRequests
@@ -37,7 +37,7 @@ CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73
 CAPABILITIES_IDLE_S: Final = 24 * 3600.0
 
 
-class Session(Record):
+class Session(Record, Storable[Key]):
     """The tasks of one session of one identity, and what is being asked for them."""
 
     def __init__(self, key: Key, seen: Owners) -> None:
@@ -48,11 +48,7 @@ class Session(Record):
         self._finds_all = False  # after the next crawl all ids that were seen are marked again
         self._found_to: dict[OwnerKey, int] = {}  # which of the ids that each owner has seen have been marked here
         self.in_flight = InFlightRequests()
-        self.queries = 0  # that use it
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
-        self.stored_bytes = 0  # as `Stored` has counted it last
-        self.used_at = 0.0  # while it is stored
-        self.kept_until = NEVER.at
 
     @property
     def size_bytes(self) -> int:
@@ -90,7 +86,7 @@ class Session(Record):
             self._seen.note(self.owners, names, now, made=said.made is not None or is_there_again)
 
     def find_again(self, came: Moment) -> None:
-        """Mark tasks that the caller was shown elsewhere before a query came (seen.py), as far as there is room."""
+        """Mark tasks that the caller was shown elsewhere before a query came (seen_ids.py), as far as there is room."""
         for seen in self._seen.of(self.owners, came) if self.known.asks_by_id else ():
             last = self._found_to.get(seen.key, 0)
             for task_id, order in seen.since(last):
@@ -129,11 +125,10 @@ class Session(Record):
 
     @property
     def apart(self) -> bool:
-        """Whether the caller has his own tasks alone (own.py)."""
+        """Whether the caller has his own tasks alone (task_owners.py)."""
         return self._seen.apart
 
     def owns(self, task_id: str) -> bool:
-        """Whether a task may be shown to the caller."""
         return self._seen.owns(self.owners, task_id)
 
     def lose(self, task_id: str) -> None:
@@ -174,9 +169,8 @@ class CapabilityCache:
     """What `initialize` said in each session, for every identity: a token may be renewed in the middle of one."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(
-            CAPABILITIES_MAX, CAPABILITIES_IDLE_S, timer=clock
-        )
+        self._servers: TTLCache[tuple[str, bytes, bytes], Server]
+        self._servers = TTLCache(CAPABILITIES_MAX, CAPABILITIES_IDLE_S, timer=clock)
         self.may_filter = True  # else the gateway answers for those too that filter by themselves
 
     def note(self, key: Key, server: Server) -> None:
@@ -196,11 +190,7 @@ class CapabilityCache:
 
     def peek(self, key: Key) -> Server | None:
         """As `get`, but it does not count as used."""
-        try:
-            server: Server = self._servers[key.of_all]
-        except KeyError:
-            return None
-        return server
+        return self._servers.get(key.of_all)
 
     def filters_natively(self, key: Key) -> bool:
         """Whether the server of a session filters its lists by itself. The session counts as used now."""
@@ -208,7 +198,6 @@ class CapabilityCache:
         return self.may_filter and server is not None and not server.filtered_here
 
     def forget(self, upstreams: Collection[str]) -> None:
-        """Forget these upstreams: their names mean other servers now."""
         for key in [key for key in self._servers if key[0] in upstreams]:
             self._servers.pop(key, None)
 
@@ -314,7 +303,6 @@ class Sessions:
         raise TooLarge(what)
 
     def _lose(self, task_id: str) -> None:
-        """A task is another caller's from now on."""
         for session in (*self._unaccepted.values(), *self._stored.all()):
             if not session.owns(task_id):
                 session.lose(task_id)
@@ -342,7 +330,6 @@ class Sessions:
             self.observe(key, observations.of_success(pending.request, task_id), pending.asked)
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
-        """Take in what passed: the answer to a request made at `asked`, or a message that answers no request."""
         if self.servers.filters_natively(key):
             return
         session, shows = self.find(key), bool(said.shown or said.made or said.ended)
@@ -397,19 +384,15 @@ class Sessions:
         return keys
 
     def expire(self) -> None:
-        """Take out the sessions that have been idle for `idle_timeout`."""
         self._stored.expire(self._clock())
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now, and its limits: name of the metric to (help, value)."""
-        sessions = self._stored.all()
+        sessions, size_bytes = self._stored.all(), self._stored.size_bytes + self._seen.stored.size_bytes
         return {
             "index_sessions": ("Sessions that have an index.", len(sessions)),
             "index_sessions_max": ("Limit of index_sessions.", self._limits.sessions_max),
             "index_tasks": ("Tasks in all indexes.", sum(len(s.index) for s in sessions)),
-            "index_bytes": (
-                "Bytes of all indexes, as they are counted against their limit.",
-                self._stored.size_bytes + self._seen.stored.size_bytes,
-            ),
+            "index_bytes": ("Bytes of all indexes, as they are counted against their limit.", size_bytes),
             "index_bytes_max": ("Limit of index_bytes.", self._limits.memory_bytes_max),
         }

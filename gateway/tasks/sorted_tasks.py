@@ -37,11 +37,9 @@ class Sorted:
         self._at, self._place = attrgetter("created" if self._is_created else "updated"), PLACE[by]
 
     def add(self, task: Task) -> None:
-        """Add a task."""
         insort(self.tasks, task, key=self._place)
 
     def remove(self, task: Task) -> None:
-        """Remove a task that is here."""
         del self.tasks[bisect_left(self.tasks, self._place(task), key=self._place)]
 
     def slices(self, bounds: Bounds) -> list[range]:
@@ -71,7 +69,6 @@ class Sorted:
                 yield some[::-1] if descending else some
 
     def inside(self, tasks: list[Task], bounds: Bounds) -> list[Task]:
-        """Those of some tasks that lie in a range."""
         low, high = bounds
         if self._is_created:
             return [task for task in tasks if low <= task.created <= high or task.created == UNKNOWN]
@@ -88,12 +85,10 @@ class Group:
         return len(self.created.tasks)
 
     def add(self, task: Task) -> None:
-        """Add a task that is not here."""
         self.created.add(task)
         self.updated.add(task)
 
     def remove(self, task: Task) -> None:
-        """Remove a task that is here."""
         self.created.remove(task)
         self.updated.remove(task)
 
@@ -105,7 +100,6 @@ class Group:
                 yield
 
     def created_in(self, bounds: Bounds) -> Iterator[list[Task]]:
-        """The tasks that were created in a range, some at a time."""
         return self.created.walk(self.created.slices(bounds))
 
     def select(self, position: Position, count: int) -> tuple[int, list[Task]]:

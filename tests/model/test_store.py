@@ -78,7 +78,7 @@ class Rig:
     def put(self, *entries: bytes) -> None:
         """Another replica has told of the session."""
         elsewhere = {entry: number for number, entry in enumerate(entries, 1)}
-        name = self.store._names.of_entries(KEY)
+        name = self.store.name_of_entries(KEY)
         assert name is not None
         self.redis.sets[name.encode()] = elsewhere
 
@@ -151,7 +151,7 @@ async def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing
     rig.see("t-1")
     await asyncio.sleep(1)
     await rig.outage("killed", many)
-    name = rig.store._names.of_entries(KEY)
+    name = rig.store.name_of_entries(KEY)
     assert name is not None and set(rig.redis.sets[name.encode()]) == {there("t-1"), replica_updates.DOUBT}
 
 
@@ -305,9 +305,9 @@ async def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard(rig: Rig) 
 @on_a_clock_of_its_own
 async def test_a_value_that_comes_after_the_session_was_cleared_says_nothing(rig: Rig) -> None:
     await rig.start()
-    name = rig.store._names.of_value(KEY)
+    name = rig.store.name_of_value(KEY)
     assert name is not None
-    rig.redis.values[name.encode()] = b'{"filtered":false,"methods":[]}'
+    rig.redis.values[name.encode()] = b'{"filtered_here":false,"methods":[]}'
     session = rig.session()
     work = asyncio.ensure_future(rig.sessions.catch_up(session))
     await asyncio.sleep(WIRE_S)

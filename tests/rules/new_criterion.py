@@ -6,15 +6,15 @@ from typing import Final
 
 import pytest
 
-from gateway.mcp import task
+from gateway.mcp import jsonrpc, task
 from gateway.query import criteria, cursor
 from gateway.query.criteria import Criterion
-from gateway.query.values import Kind, NotAllowed, string, strings
+from gateway.query.values import Kind, NotAllowed, strings
 from gateway.refresh import answer
 
 
 def _read_text(raw: bytes) -> str | None:
-    text = string(raw)
+    text = jsonrpc.text(raw)
     if text is None:
         raise NotAllowed("a text that the method begins with")
     return text or None

@@ -13,7 +13,7 @@ from gateway.mcp.task import STATUSES, UNKNOWN, Instant, Task
 from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.tasks.page_cache import QueryPage
+from gateway.tasks.index import QueryPage
 
 # Times of one day: some equal though written differently, some finer than a microsecond or a nanosecond.
 _TIMES = [

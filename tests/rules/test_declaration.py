@@ -19,8 +19,8 @@ from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Crite
 from gateway.query.cursor import Position
 from gateway.query.values import LIST_ITEMS_MAX
 from gateway.refresh import answer
-from gateway.tasks.index import Index
-from gateway.tasks.page_cache import QueryPage
+from gateway.refresh.planning import may_match_all_live
+from gateway.tasks.index import Index, QueryPage
 from tests.rules import new_criterion, plain
 
 ROOT = Path(__file__).parents[2]
@@ -214,7 +214,7 @@ def test_a_live_task_that_may_come_to_match_is_asked_for(params: dict[str, Any])
     kept = _without(asked, new_criterion.ALL)
     fits = {one.id for one in MANY if one.method is None or one.method.startswith(params.get(PREFIX, ""))}
     assert set(index.live(asked)) == fits.intersection(index.live(kept))
-    assert asked.may_match_all_live is (kept.may_match_all_live and PREFIX not in params)
+    assert may_match_all_live(asked) is (may_match_all_live(kept) and PREFIX not in params)
 
 
 @pytest.mark.usefixtures("declared")

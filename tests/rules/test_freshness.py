@@ -17,7 +17,7 @@ from gateway.mcp import task
 from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
-from gateway.refresh.planning import Ages, Plan
+from gateway.refresh.planning import Ages, Plan, may_match_all_live
 from gateway.tasks.marks import Known, Listing, Mark, Record
 from tests.rules import plain
 
@@ -420,7 +420,7 @@ def test_what_is_asked_is_enough_to_answer(
         if plan.tail:
             known.end_tail(began, [])
         ask_for(plan.tasks)
-        if not plan.crawl and plan.tasks and query.may_match_all_live:
+        if not plan.crawl and plan.tasks and may_match_all_live(query):
             record.end_live(index.live(query), began)
     pytest.fail("it never ends")
 

@@ -14,8 +14,7 @@ from gateway.mcp.task import TERMINAL, UNKNOWN, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.tasks import sorted_tasks
-from gateway.tasks.index import GROUP_BYTES, Index, size_of
-from gateway.tasks.page_cache import QueryPage
+from gateway.tasks.index import GROUP_BYTES, Index, QueryPage, size_of
 from tests.rules import plain
 
 

@@ -17,7 +17,7 @@ from gateway.http.fields import Headers
 from gateway.mcp import capabilities, jsonrpc, observations, sse
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import TaskError
-from gateway.query import criteria, query_string
+from gateway.query import criteria, cursor
 from gateway.query.criteria import BadQuery, Query
 from gateway.query.values import LIST_ITEMS_MAX
 from tests.rules import plain
@@ -330,7 +330,7 @@ def test_the_escapes_of_a_spelled_cursor_cost_their_bytes(pair: str) -> None:
     """100 KB of them took 42 ms: a line of Python for each, and more."""
     count = 2 * LIST_ITEMS_MAX // (1 + pair.count(",")) // 4
     text = "taskgate:?" + "&".join([pair] * count)
-    assert lines_run(lambda: query_string.read(text)) < 40 * count * (1 + pair.count(","))
+    assert lines_run(lambda: cursor.read_spelled(text)) < 40 * count * (1 + pair.count(","))
     one = "taskgate:?taskIds=" + "%41" * 30_000
-    assert lines_run(lambda: query_string.read(one)) < 500
-    assert query_string.read(one) == Query(taskIds=frozenset({"A" * 30_000}))
+    assert lines_run(lambda: cursor.read_spelled(one)) < 500
+    assert cursor.read_spelled(one) == Query(taskIds=frozenset({"A" * 30_000}))

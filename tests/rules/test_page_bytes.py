@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from gateway.mcp.task import Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.tasks.index import Index
-from gateway.tasks.page_cache import QueryPage
+from gateway.tasks.index import Index, QueryPage
 from tests.rules import plain
 
 orders = st.sampled_from(

@@ -51,16 +51,13 @@ class Place:
         self.server: Callable[[Place], Awaitable[bytes]] = all_is_there
         self.task = TASKS[0]  # that every `tasks/get` returns
         self.asked: list[str | None] = []
-        crawler = Crawler(self, LIMITS, counts, self.sessions.now, self._on_message)
-        parts = self.session, self.sessions, crawler, self.single, Ages(1.0, 60.0), counts
+        crawler = Crawler(self, self, LIMITS, counts, self.sessions.now)
+        parts = self.session, self.sessions, crawler, self.single, Ages(1.0, 60.0)
         self.refresh: Refresh = KINDS[kind](*parts)
 
-    def channel(self, *_: object) -> "Place":
+    def channel(self, *_: object, as_it_came: bool = False) -> "Place":
         """The way to the server."""
         return self
-
-    async def _on_message(self, _: bytes) -> None:
-        raise AssertionError("the server says nothing else")
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The server's answer."""
@@ -196,6 +193,7 @@ async def test_an_unknown_task_that_cannot_be_asked_for_fails_a_few_queries_and_
 
 async def test_an_answer_of_before_a_refusal_does_not_make_a_caller_accepted() -> None:
     place = Place("knock")
+    place.asks_first = True
     planner = Planner(place.sessions, LIMITS, NoCounts(), asyncio.get_running_loop().time)
     place.server = cleared
     await planner.ask_first(place.session, place, outbox())

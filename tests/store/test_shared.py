@@ -170,7 +170,7 @@ async def test_keys_are_digests_and_values_have_no_secret(fleet: Fleet, store: S
     assert all(re.fullmatch(r"taskgate:[0-9a-f]{32}:(server|tasks)", key) for key in keys)
     found = await values(store)
     assert sorted(map(json.loads, found), key=len) == [
-        {"filtered": True, "methods": []},
+        {"filtered_here": True, "methods": []},
         {"id": made, "method": "tools/call", "gone": False},
     ]
 
@@ -180,7 +180,7 @@ async def test_what_the_store_makes_up_is_shown_to_nobody(fleet: Fleet, store: S
     async with fleet.pair_with_task() as (_, other, caller, made):
         for key in await store.run("KEYS", "*:*:*"):
             if key.endswith(":server"):
-                await store.run("SET", key, '{"filtered":2,"methods":[]}')
+                await store.run("SET", key, '{"filtered_here":2,"methods":[]}')
                 continue
             for number, value in enumerate(
                 ('{"id":"made up","method":null,"gone":false}', '{"id":"x","method":7,"gone":false}',
@@ -274,7 +274,7 @@ async def test_replicas_of_two_versions_do_not_read_each_other(
         made = await one.make(caller)
         await known(store, 1)
     with monkeypatch.context() as later:
-        later.setattr("gateway.store.keys._VERSION", b"another")
+        later.setattr("gateway.store.redis_store._VERSION", b"another")
         async with fleet.replica() as newer:
             assert await newer.ids(caller) == []
     async with fleet.replica() as rolled_back:
