@@ -10,7 +10,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Self
 
@@ -166,6 +166,22 @@ class Peer:
             shown = bytes(self.received[-600:])
             raise NotInTime(f"{what}: not within {WAIT_S:g} s; connection {self.end}, received {shown!r}")
 
+    async def within(self, wait_s: float, condition: Callable[[], bool]) -> bool:
+        """Whether `condition`, which is looked at likewise, holds in that time."""
+        return await holds_in_time(condition, self._changed, wait_s)
+
+    async def play(self, pieces: Iterable[bytes | float], then: str = "open") -> None:
+        """Send the pieces, each as a segment of its own, a number as a pause in seconds; and then FIN or RST."""
+        for piece in pieces:
+            if isinstance(piece, float):
+                await asyncio.sleep(piece)
+            else:
+                self.write(piece)
+        if then == "fin":
+            self.finish()
+        elif then == "rst":
+            self.cut()
+
     async def hears(self, data: bytes, times: int = 1) -> None:
         await self.until(lambda: self.received.count(data) >= times, f"{data[:200]!r}")
 
@@ -205,6 +221,12 @@ class Peer:
         """Cut the connection: RST."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._let_go()
+
+    def cut(self) -> None:
+        """The same, unless it is closed; this counts as its end."""
+        if not self.closed:
+            self.reset()
+            self.end = "rst" if self.end == "open" else self.end
 
     def stop(self, how: str) -> None:
         """Send no more: "fin", in order, or "rst", by a cut."""

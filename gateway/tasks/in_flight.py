@@ -166,6 +166,9 @@ async def _until(event: str, works: Sequence[Coroutine[Any, Any, _T]]) -> "set[a
     try:
         return (await asyncio.wait(tasks, return_when=event))[0]
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # if it is cancelled here too
+            del task, tasks  # as in `InFlight.join`

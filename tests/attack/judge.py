@@ -1,11 +1,11 @@
 """What became of a row, and whether the row allows it: both readers of each side accept the bytes, and agree."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from tests.attack.client import Client
 from tests.attack.readers import (
-    Message,
     Reading,
     differences,
     requests_by_llhttp,
@@ -16,6 +16,8 @@ from tests.attack.readers import (
 from tests.attack.rows import Got, Outcome, Request, Response, Seen
 from tests.attack.upstream import HOSTILE, Link, Upstream
 from tests.attack.victim import SECRET, TARGET, Victim
+from tests.peer import Client
+from tests.relay.http1 import Message
 
 INVALID_REQUEST: Final = -32600
 # RFC 9110, 7.6.1: they are of one connection, and end at the gateway.
@@ -127,26 +129,26 @@ def _reached(outcome: Outcome, scene: Scene) -> list[str]:
         found.append(f"{len(scene.attacks)} requests reached the upstream, {len(outcome.seen)} should: {got}")
     for seen, message in zip(outcome.seen, scene.attacks, strict=False):
         found += _seen(seen, message)
-        if seen.alone:
-            link = next(link for link, arrived in scene.upstream.arrivals if arrived is message)
-            after = [
-                m for at, m in scene.upstream.arrivals[_place(scene, message) :] if at is link and m is not message
-            ]
-            found += ["another client's request followed on its connection"] if after else []
+        found += _followed(scene, partial(operator.is_, message)) if seen.alone else []
     if any(one.rest for _, one, _ in scene.readings) and not outcome.cut:
         found.append("a part of what is refused reached the upstream")
     return found
 
 
-def _place(scene: Scene, message: Message) -> int:
-    return next(at for at, (_, arrived) in enumerate(scene.upstream.arrivals) if arrived is message)
+def _followed(scene: Scene, is_hostile: Callable[[Message], bool]) -> list[str]:
+    """The fault that another request came behind a hostile one, on its connection."""
+    arrivals = scene.upstream.arrivals
+    links = [link for link, message in arrivals if is_hostile(message)]
+    first = next(at for at, (_, message) in enumerate(arrivals) if is_hostile(message))
+    after = [message for link, message in arrivals[first:] if link in links and not is_hostile(message)]
+    return ["another client's request followed on its connection"] if after else []
 
 
 def _seen(seen: Seen, got: Message) -> list[str]:
     """What is wrong with one request at the upstream."""
     found = []
-    if got.start != (seen.method, seen.target):
-        found.append(f"{(seen.method, seen.target)} became {got.start}")
+    if got.start != seen.method + b" " + seen.target:
+        found.append(f"{(seen.method, seen.target)} became {got.start!r}")
     if got.body != seen.body:
         found.append(f"its body became {got.body[:200]!r}")
     found += [f"{pair} is not there" for pair in seen.has if pair not in got.fields]
@@ -162,7 +164,7 @@ def _told(outcome: Outcome, scene: Scene, got: Reading) -> list[str]:
     for seen, response in zip(outcome.seen, finals, strict=False):
         said = b"" if seen.method == b"HEAD" else b"you asked %b %b" % (seen.method, seen.target)
         if (response.status, response.body) != (200, said):
-            found.append(f"instead of {said!r}: {response.start} {response.body[:200]!r}")
+            found.append(f"instead of {said!r}: {response.start!r} {response.body[:200]!r}")
     rest = finals[len(outcome.seen) :]
     if len(finals) < len(outcome.seen):
         return [*found, f"{len(finals)} of {len(outcome.seen)} answers came"]
@@ -204,11 +206,7 @@ def judge_response(row: Response, method: bytes, scene: Scene) -> list[str]:
     once = method == b"POST" and not row.crawled
     if once and len(asked) != 1:
         found.append(f"it reached the upstream {len(asked)} times")
-    if row.alone:
-        links = [link for link, message in scene.upstream.arrivals if message.target == HOSTILE]
-        first = next(at for at, (_, m) in enumerate(scene.upstream.arrivals) if m.target == HOSTILE)
-        after = [m for link, m in scene.upstream.arrivals[first:] if link in links and m.target != HOSTILE]
-        found += ["another client's request followed on its connection"] if after else []
+    found += _followed(scene, lambda message: message.target == HOSTILE) if row.alone else []
     return found
 
 
@@ -223,7 +221,7 @@ def _got(may: Got, one: Reading, other: Reading, scene: Scene) -> list[str]:
     got = one.finals[0]
     if got.status != may.status:
         return [*found, f"status {got.status}, not {may.status}: {got.body[:200]!r}"]
-    found += ["another reason"] if may.reason is not None and got.start[1] != may.reason else []
+    found += ["another reason"] if may.reason is not None and got.start.split(b" ", 2)[2] != may.reason else []
     found += [f"another body: {got.body[:200]!r}"] if may.body is not None and got.body != may.body else []
     found += [f"{pair} is not there" for pair in may.has if pair not in got.fields]
     found += [f"{name!r} is still there" for name in may.lacks if got.values(name)]

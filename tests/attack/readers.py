@@ -1,4 +1,7 @@
-"""Two readers of HTTP/1.1 besides the gateway's: llhttp, by way of httptools, and our own, which forgives nothing."""
+"""What two readers of HTTP/1.1 make of the same bytes: llhttp, by way of httptools, and ours, which forgives nothing.
+
+Both give messages alike: names of fields in lower case, no white space about values, and no framing.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,30 +9,7 @@ from typing import Any
 
 import httptools
 
-from tests.relay import http1
-from tests.relay.http1 import Fields
-
-
-@dataclass(frozen=True)
-class Message:
-    """A whole message. `start` is method and target, or status and reason. Names of fields are in lower case."""
-
-    start: tuple[bytes, bytes]
-    fields: Fields
-    body: bytes = b""
-    trailers: Fields = ()
-
-    @property
-    def status(self) -> int:
-        return int(self.start[0])
-
-    @property
-    def target(self) -> bytes:
-        return self.start[1]
-
-    def values(self, name: bytes) -> list[bytes]:
-        """The values of every field of that name, given in lower case."""
-        return [value for key, value in self.fields if key == name]
+from tests.relay.http1 import Fields, Malformed, Message, Reader
 
 
 @dataclass
@@ -50,45 +30,44 @@ def _plain(fields: Sequence[tuple[bytes, bytes]]) -> Fields:
     return tuple((name.lower(), value.strip(b" \t")) for name, value in fields)
 
 
+def _alike(message: Message, start: bytes) -> Message:
+    return Message(start, _plain(message.fields), "", message.body, _plain(message.trailers))
+
+
 # ---- llhttp ----
 
 
-class Llhttp:
-    """Reads requests, or responses, as they come."""
+class _Llhttp:
+    """Reads requests, or responses."""
 
-    def __init__(self, parser: Callable[["Llhttp"], Any], on_head: Callable[[Fields], None] | None = None) -> None:
+    def __init__(self, parser: Callable[["_Llhttp"], Any]) -> None:
         self.reading = Reading()
-        self._on_head = on_head
-        self.parser = parser(self)
+        self._parser = parser(self)
         self._empty()
 
     def _empty(self) -> None:
-        self.url, self._reason, self._body = b"", b"", b""
+        self._url, self._reason, self._body = b"", b"", b""
         self._fields: list[tuple[bytes, bytes]] = []
         self._head: Fields | None = None
-        self._start: tuple[bytes, bytes] = (b"", b"")
+        self._start = b""
 
     def feed(self, data: bytes) -> None:
         """Take in what arrived."""
         if self.reading.fault:
             return
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.reading.fault = f"llhttp: {type(error).__name__} {error}"
 
     def ended(self) -> None:
-        """The connection has ended in order: so has a response that nothing else ends."""
-        if self.reading.rest and self._head is not None and self.ends_with_connection:
+        """The connection has ended in order: so has a response that nothing in its head ends."""
+        names = dict(self._head or ())
+        coding = names.get(b"transfer-encoding", b"").lower().rpartition(b",")[2].strip()
+        if self.reading.rest and self.head_is_whole and b"content-length" not in names and coding != b"chunked":
             self.on_message_complete()
 
     @property
-    def ends_with_connection(self) -> bool:
-        """Whether nothing in the head says where the body ends."""
-        names = dict(self._head or ())
-        codings = names.get(b"transfer-encoding", b"").lower().rpartition(b",")[2].strip()
-        return b"content-length" not in names and codings != b"chunked"
-
     def head_is_whole(self) -> bool:
         """Whether the head of the message under way has come."""
         return self._head is not None
@@ -98,7 +77,7 @@ class Llhttp:
         self.reading.rest = True
 
     def on_url(self, url: bytes) -> None:
-        self.url += url
+        self._url += url
 
     def on_status(self, reason: bytes) -> None:
         self._reason += reason
@@ -108,24 +87,22 @@ class Llhttp:
 
     def on_headers_complete(self) -> None:
         self._head, self._fields = _plain(self._fields), []
-        if isinstance(self.parser, httptools.HttpRequestParser):
-            self._start = (self.parser.get_method(), self.url)
+        if isinstance(self._parser, httptools.HttpRequestParser):
+            self._start = self._parser.get_method() + b" " + self._url
         else:
-            self._start = (b"%d" % self.parser.get_status_code(), self._reason)
-        if self._on_head is not None:
-            self._on_head(self._head)
+            self._start = b"HTTP %d %b" % (self._parser.get_status_code(), self._reason)
 
     def on_body(self, data: bytes) -> None:
         self._body += data
 
     def on_message_complete(self) -> None:
         trailers = _plain(self._fields)
-        self.reading.messages.append(Message(self._start, self._head or (), self._body, trailers))
+        self.reading.messages.append(Message(self._start, self._head or (), "", self._body, trailers))
         self.reading.rest = False
 
 
 def requests_by_llhttp(data: bytes) -> Reading:
-    reader = Llhttp(httptools.HttpRequestParser)
+    reader = _Llhttp(httptools.HttpRequestParser)
     reader.feed(data)
     return reader.reading
 
@@ -143,7 +120,7 @@ def responses_by_llhttp(data: bytes, methods: Sequence[bytes], ended: bool) -> R
         before.fault = reading.fault
     if before.fault:
         return before
-    reader = Llhttp(httptools.HttpResponseParser)
+    reader = _Llhttp(httptools.HttpResponseParser)
     reader.feed(rest)
     if ended:
         reader.ended()
@@ -156,9 +133,9 @@ def responses_by_llhttp(data: bytes, methods: Sequence[bytes], ended: bool) -> R
 
 def _one_response(data: bytes, to_head: bool) -> tuple[Reading, bytes] | None:
     head_end = data.find(b"\r\n\r\n") + 4
-    reader = Llhttp(httptools.HttpResponseParser)
+    reader = _Llhttp(httptools.HttpResponseParser)
     reader.feed(data[:head_end])
-    if head_end < 4 or not reader.head_is_whole():
+    if head_end < 4 or not reader.head_is_whole:
         return (reader.reading, b"") if reader.reading.fault else None
     at = head_end
     if to_head and not reader.reading.messages:
@@ -172,33 +149,33 @@ def _one_response(data: bytes, to_head: bool) -> tuple[Reading, bytes] | None:
 # ---- our own ----
 
 
-def _reading(reader: http1.Reader, read: Callable[[], Sequence[http1.Message]], start: slice) -> Reading:
-    """What our reader made of its bytes; `start`: which two parts of a start line say what it is."""
-    found = Reading()
-    messages: Sequence[http1.Message] = reader.done
-    try:
-        messages = read()
-        ended = bool(messages) and messages[-1].whole and messages[-1].framing == "close"
-        found.rest = reader.has_rest and not ended
-    except http1.Malformed as error:
-        found.fault = f"ours: {error}"
-    for message in messages:
-        if message.whole:
-            one, other = message.start.split(b" ", 2)[start]
-            found.messages.append(Message((one, other), _plain(message.fields), message.body, _plain(message.trailers)))
-    return found
+def plain_request(message: Message) -> Message:
+    """A request that ours has read, as both give it."""
+    return _alike(message, message.start.rpartition(b" ")[0])
 
 
 def requests_by_ours(data: bytes) -> Reading:
-    reader = http1.Reader()
+    reader = Reader()
     reader.feed(data)
-    return _reading(reader, reader.requests, slice(0, 2))
+    return _reading(reader, reader.requests, lambda start: start.rpartition(b" ")[0])
 
 
 def responses_by_ours(data: bytes, methods: Sequence[bytes], ended: bool) -> Reading:
-    reader = http1.Reader()
+    reader = Reader()
     reader.feed(data)
-    return _reading(reader, lambda: reader.responses(methods, "fin" if ended else "open"), slice(1, 3))
+    return _reading(reader, lambda: reader.responses(methods, "fin" if ended else "open"), lambda s: b"HTTP" + s[8:])
+
+
+def _reading(reader: Reader, read: Callable[[], Sequence[Message]], start: Callable[[bytes], bytes]) -> Reading:
+    found, messages = Reading(), reader.done
+    try:
+        messages = list(read())
+        ended = bool(messages) and messages[-1].whole and messages[-1].framing == "close"
+        found.rest = reader.has_rest and not ended
+    except Malformed as error:
+        found.fault = f"ours: {error}"
+    found.messages = [_alike(message, start(message.start)) for message in messages if message.whole]
+    return found
 
 
 # ---- both ----

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from tests.attack.client import Client
 from tests.attack.judge import Scene, judge_request, judge_response
 from tests.attack.readers import responses_by_llhttp, responses_by_ours
 from tests.attack.rows import Outcome, Pieces, Request, Response
 from tests.attack.upstream import Upstream
 from tests.attack.victim import Victim
+from tests.peer import Client
 
 PATIENCE_S: Final = 3.0
 BRIEFLY_S: Final = 0.02  # for bytes that perhaps nobody answers
@@ -36,7 +36,7 @@ class Stage:
     async def known(self, query: bytes) -> None:
         """Have the caller of a query answered before any row."""
         client = await self._client()
-        await client.play((query,), "open")
+        await client.play((query,))
         assert await client.within(PATIENCE_S, lambda: b'"tasks":[]' in client.received)
         await self._end([])
 

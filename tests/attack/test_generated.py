@@ -1,6 +1,6 @@
 """Random mutations of the rows of both tables, with victims beside and behind them, whose exchanges stay untouched.
 
-The fate of the hostile exchange is left open. ATTACK_EXAMPLES sets the mutations of each table; the default is 200.
+The fate of the hostile exchange is left open. ATTACK_EXAMPLES sets the mutations of each table; the default is 100.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tests.attack.responses import ROWS as RESPONSES
 from tests.attack.rows import Pieces
 from tests.attack.stage import Stage
 
-EXAMPLES: Final = int(os.environ.get("ATTACK_EXAMPLES", "200"))
+EXAMPLES: Final = int(os.environ.get("ATTACK_EXAMPLES", "100"))
 BYTES_MAX: Final = 20_000  # of a row that is mutated: larger ones say nothing more
 PARTS: Final = 1 << 12  # places are drawn in parts of the whole
 

@@ -16,21 +16,9 @@ from tests.forked import fork_of
 from tests.launch import Gateways, listening, port_of
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    answer,
-    call,
-    chunked,
-    dumps,
-    fault,
-    filtered,
-    page,
-    post,
-    request,
-    response,
-    result,
-    task,
-)
+from tests.relay.messages import call, dumps, fault, filtered, page, result, task
 from tests.relay.rig import Place, Rig, body, rig_at
+from tests.relay.wire import answer, chunked, post, request, response
 
 VALUE_BYTES: Final = 60_000  # a head has 64 KiB at most
 ERROR_BYTES_MAX: Final = 64 * 1024  # of a list with a fault in each criterion; of any other it is a few KiB

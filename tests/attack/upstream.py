@@ -1,4 +1,4 @@
-"""The script of the upstream: it reads requests with llhttp, as Node does, and answers them with the row's bytes.
+"""The script of the upstream: it answers requests with the row's bytes.
 
 A request without an answer of its own gets its method and target back; one of the gateway's own gets an empty list.
 """
@@ -8,13 +8,12 @@ import json
 import socket
 from typing import Final
 
-import httptools
-
-from tests.attack.readers import Llhttp, Message
+from tests.attack.readers import plain_request
 from tests.attack.rows import Pieces
 from tests.peer import Peer, holds_in_time
-from tests.relay.http1 import Fields
-from tests.relay.messages import answer, page, result
+from tests.relay.http1 import Malformed, Message, Reader
+from tests.relay.messages import page, result
+from tests.relay.wire import answer
 from tests.upstream import Listener
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -30,25 +29,24 @@ class Link(Peer):
         super().__init__(sock)
         self._upstream = upstream
         self.left = asyncio.get_running_loop().create_future()  # the gateway has closed it
-        self._reader = Llhttp(httptools.HttpRequestParser, self._head)
-        self._read = 0
+        self._heads = self._read = 0  # requests whose heads have come, and that are whole
 
     def on_bytes(self, data: bytes) -> None:
-        broken = bool(self._reader.reading.fault)
-        self._reader.feed(data)
-        messages = self._reader.reading.messages
-        while self._read < len(messages):
-            self._read += 1
-            self._upstream.arrived(self, messages[self._read - 1])
-        if self._reader.reading.fault and not broken:
+        try:
+            requests = self.incoming.requests()
+        except Malformed:
             self.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
             self.leave()
-
-    def _head(self, fields: Fields) -> None:
-        if self._upstream.early and self._reader.url == HOSTILE:
-            self._upstream.play(self)
-        elif (b"expect", b"100-continue") in [(name, value.lower()) for name, value in fields]:
-            self.write(CONTINUE)
+            return
+        for request in requests[self._heads :]:
+            self._heads += 1
+            if self._upstream.early and request.target == HOSTILE:
+                self._upstream.play(self)
+            elif b"100-continue" in map(bytes.lower, request.values(b"expect")):
+                self.write(CONTINUE)
+        for request in self.incoming.done[self._read :]:
+            self._read += 1
+            self._upstream.arrived(self, plain_request(request))
 
     def on_end(self) -> None:
         self.on_close()
@@ -61,15 +59,13 @@ class Link(Peer):
     @property
     def is_half(self) -> bool:
         """Whether a request has begun that is not whole."""
-        return self._reader.reading.rest
+        return self.incoming.has_rest
 
     def forget(self) -> None:
         """Let go of what was received, up to the message under way."""
-        if not self._reader.reading.rest and not self._reader.reading.fault:
-            self.received.clear()
-            self.sent.clear()
-            self._reader.reading.messages.clear()
-            self._read = 0
+        if not self.is_half and not self.is_ending:
+            self.incoming, self.outgoing = Reader(), Reader()
+            self._heads = self._read = 0
 
 
 class Upstream(Listener):
@@ -106,17 +102,10 @@ class Upstream(Listener):
         self._playing.append(asyncio.get_running_loop().create_task(self._play(link, *self.hostile)))
 
     async def _play(self, link: Link, pieces: Pieces, then: str) -> None:
-        for piece in pieces:
-            if isinstance(piece, float):
-                await asyncio.sleep(piece)
-            else:
-                link.write(piece)
-        if then == "fin":
-            link.finish()
-        elif then == "rst":
+        await link.play(pieces, "fin" if then == "fin" else "open")
+        if then == "rst":
             await asyncio.sleep(0.002)  # what was sent is read before the reset
-            if not link.closed:
-                link.reset()
+            link.cut()
 
     async def played(self) -> None:
         """Return once every hostile answer is out."""
@@ -159,6 +148,6 @@ def listed(request: Message) -> bytes:
 
 
 def echo(request: Message) -> bytes:
-    body = b"you asked %b %b" % request.start
+    body = b"you asked " + request.start
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
-    return head if request.start[0] == b"HEAD" else head + body
+    return head if request.method == b"HEAD" else head + body

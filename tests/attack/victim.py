@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from tests.attack.readers import Message, Reading
+from tests.attack.readers import Reading
 from tests.attack.rows import JSON
-from tests.relay.http1 import Fields
-from tests.relay.messages import call, chunked, dumps, result
+from tests.relay.http1 import Fields, Message
+from tests.relay.messages import call, dumps, result
+from tests.relay.wire import chunked
 
 TARGET: Final = b"/victim/"
 SECRET: Final = b"s3cr3t-"
@@ -39,7 +40,7 @@ class Victim:
         if len(mine) != 1:
             return [f"a victim's request reached the upstream {len(mine)} times"]
         got = mine[0]
-        same = (got.start[0], got.body, got.trailers) == (self.method, self.body, ())
+        same = (got.method, got.body, got.trailers) == (self.method, self.body, ())
         own = {field for field in got.fields if field[0] not in _OF_ANYONE}
         return [] if same and own == set(self.fields) else [f"a victim's request became {got}"]
 
@@ -52,5 +53,5 @@ class Victim:
 
     def is_answer(self, got: Message) -> bool:
         """Whether a response is this exchange's."""
-        same = (got.start, got.body, got.trailers) == ((b"200", b"Mine"), self.answer_body, ())
+        same = (got.start, got.body, got.trailers) == (b"HTTP 200 Mine", self.answer_body, ())
         return same and set(self.answer_fields) <= set(got.fields)

@@ -5,6 +5,7 @@ A `Case` is a transcript: the bytes that the client and the upstream send, their
 arrived at the client, so that a piece held back is seen, and a late one is measured.
 """
 
+import asyncio
 import contextlib
 import re
 import socket
@@ -297,14 +298,17 @@ def _framing_of(message: Message) -> Fields:
     return tuple(f for f in message.fields if f[0].lower() in _FRAMING)
 
 
-async def compare(case: Case, listening: socket.socket, port: int, direct: Recording | None = None) -> Recording:
-    """Run a case both ways, or through the gateway if `direct` is there. Raises AssertionError: all differences."""
-    if direct is None:
-        direct = await record(case, listening, None)
+async def compare(case: Case, straight: socket.socket, listening: socket.socket, port: int) -> None:
+    """Run a case directly and through the gateway, at once. Raises AssertionError: all differences.
+
+    The upstream of the direct run listens on `straight`, that behind the gateway on `listening`.
+    """
     for _ in range(LAG_TRIES):
-        relayed = await record(case, listening, port)
+        runs = [asyncio.create_task(record(case, *at)) for at in ((straight, None), (listening, port))]
+        await asyncio.wait(runs)
+        direct, relayed = (run.result() for run in runs)
         found = differences(direct, relayed, b"127.0.0.1:%d" % listening.getsockname()[1])
         assert not found, f"{case.name}:\n" + "\n".join(found)
         if not (found := late(direct, relayed)):
-            return direct
+            return
     raise AssertionError(f"{case.name}:\n" + "\n".join(found))

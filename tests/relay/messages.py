@@ -1,39 +1,18 @@
-"""The bytes that clients and servers send in these tests, written short."""
+"""The messages of JSON-RPC that clients and servers send in these tests, written short."""
 
-import json
 from collections.abc import Iterable
 from typing import Any, TypeAlias
+
+from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, dumps, event, post, request, response, stream
+
+__all__ = [
+    "LAST_CHUNK", "TASKS_CAPABILITY", "Json", "answer", "call", "chunk", "chunked", "dumps", "event", "fault",
+    "filtered", "initialized", "notification", "page", "post", "request", "response", "result", "stream", "task",
+]  # fmt: skip  # fmt: skip
 
 Json: TypeAlias = dict[str, Any]
 
 TASKS_CAPABILITY: Json = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
-
-
-def dumps(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def request(
-    method: bytes = b"GET",
-    target: bytes = b"/mcp",
-    fields: Iterable[bytes] = (),
-    body: bytes | None = None,
-    version: bytes = b"HTTP/1.1",
-    host: bytes | None = b"localhost",
-) -> bytes:
-    lines = [method + b" " + target + b" " + version]
-    if host is not None:
-        lines.append(b"Host: " + host)
-    lines += fields
-    if body is not None:
-        lines.append(b"Content-Length: %d" % len(body))
-    return b"\r\n".join([*lines, b"", body or b""])
-
-
-def post(message: object, *fields: bytes, target: bytes = b"/mcp") -> bytes:
-    body = message if isinstance(message, bytes) else dumps(message)
-    named = [b"Content-Type: application/json", b"Accept: application/json, text/event-stream", *fields]
-    return request(b"POST", target, named, body)
 
 
 def call(method: str, request_id: object = 1, **params: Any) -> Json:
@@ -54,36 +33,6 @@ def result(request_id: object, value: object) -> Json:
 
 def fault(request_id: object, code: int, message: str) -> Json:
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
-
-
-def response(body: bytes = b"ok", *fields: bytes, status: bytes = b"200 OK") -> bytes:
-    return b"\r\n".join([b"HTTP/1.1 " + status, *fields, b"Content-Length: %d" % len(body), b"", body])
-
-
-def answer(message: object, *fields: bytes, status: bytes = b"200 OK") -> bytes:
-    body = message if isinstance(message, bytes) else dumps(message)
-    return response(body, b"Content-Type: application/json", *fields, status=status)
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-LAST_CHUNK = b"0\r\n\r\n"
-
-
-def chunked(*pieces: bytes, trailers: Iterable[bytes] = ()) -> bytes:
-    return b"".join(map(chunk, pieces)) + b"\r\n".join([b"0", *trailers, b"", b""])
-
-
-def stream(*fields: bytes) -> bytes:
-    lines = [b"HTTP/1.1 200 OK", b"Content-Type: text/event-stream", *fields, b"Transfer-Encoding: chunked", b"", b""]
-    return b"\r\n".join(lines)
-
-
-def event(message: object, *lines: bytes) -> bytes:
-    data = message if isinstance(message, bytes) else dumps(message)
-    return b"\n".join([*lines, b"data: " + data, b"", b""])
 
 
 def task(task_id: str, status: str = "working", created: str = "2026-01-01T00:00:00Z", **more: Any) -> Json:

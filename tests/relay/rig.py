@@ -16,7 +16,8 @@ from gateway.app import App
 from tests.launch import Gateway, Gateways, listening, port_of, settings
 from tests.peer import WAIT_S, Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, fault, post, result
+from tests.relay.messages import Json, fault, result
+from tests.relay.wire import answer, post
 from tests.upstream import Upstream
 
 Script: TypeAlias = Callable[[Message, Peer], Awaitable[bytes | None]]
@@ -180,8 +181,10 @@ def gives(value: object, *fields: bytes) -> Script:
 
 
 @asynccontextmanager
-async def rig_at(place: Place) -> AsyncIterator[Rig]:
+async def rig_at(place: Place, script: Script | None = None) -> AsyncIterator[Rig]:
     rig = Rig(place)
+    if script is not None:
+        rig.serve(script)
     try:
         yield rig
     finally:
@@ -189,17 +192,21 @@ async def rig_at(place: Place) -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
-async def rig_with(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
+async def rig_with(gateways: Gateways, script: Script | None = None, /, **changed: Any) -> AsyncIterator[Rig]:
+    """A rig about an App of its own, whose upstream answers by that script."""
     with listening() as sock:
-        async with gateways.in_process(port_of(sock), **changed) as gateway, rig_at(Place(gateway, sock)) as rig:
+        async with (
+            gateways.in_process(port_of(sock), **changed) as gateway,
+            rig_at(Place(gateway, sock), script) as rig,
+        ):
             yield rig
 
 
 @asynccontextmanager
-async def own(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
-    """A rig about a process of its own. Its end, by SIGTERM at the latest, must be an exit status of 0."""
+async def own(gateways: Gateways, script: Script | None = None, /, **changed: Any) -> AsyncIterator[Rig]:
+    """The same about a process of its own. Its end, by SIGTERM at the latest, must be an exit status of 0."""
     with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
-        async with rig_at(Place(gateway, sock)) as rig:
+        async with rig_at(Place(gateway, sock), script) as rig:
             yield rig
 
 

@@ -7,25 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.fields import IDS, OF_ONE
+from tests.fields import OF_ONE
 from tests.launch import Gateways, changes, logged
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    Json,
-    answer,
-    call,
-    event,
-    fault,
-    filtered,
-    initialized,
-    page,
-    post,
-    response,
-    result,
-    task,
-)
+from tests.relay.messages import Json, call, fault, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, rig_with, says
+from tests.relay.wire import answer, event, post, response
 
 LOG = {"level": "warning"}
 UP = "taskgate_drifting_requests_total", (("upstream", "up"),)
@@ -67,8 +55,7 @@ async def answers(asked: Message, _peer: Peer) -> bytes:
 
 
 async def test_a_field_that_makes_each_request_another_caller_is_named_once(gateways: Gateways) -> None:
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(ONE_PAGE)
+    async with rig_with(gateways, ONE_PAGE, log=LOG) as rig:
         assert await seen(rig) == (0, "Nothing is wrong: 1 not asked yet", [])
         await lists(rig, *varied(b"X-Odd", b"X-Even"))
         counted, verdict, warned = await seen(rig)
@@ -84,46 +71,21 @@ async def test_a_field_that_makes_each_request_another_caller_is_named_once(gate
 
 @pytest.mark.parametrize("asked", [filtered(), call("tasks/get", taskId="t-1"), call("tools/call", name="x", task={})])
 async def test_whatever_is_asked_of_tasks_drifts(gateways: Gateways, asked: Json) -> None:
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(answers)
+    async with rig_with(gateways, answers, log=LOG) as rig:
         for number in range(MIN):
             await rig.ask(post(asked, rig.session, b"X-Odd: %d" % number))
         assert (await seen(rig))[::2] == (1, [["x-odd"]])
 
 
 async def test_what_the_operator_has_named_may_drift_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, log=LOG, upstream={"identity_headers": ["X-User", "X-Id"]}) as rig:
-        rig.serve(ONE_PAGE)
+    async with rig_with(gateways, ONE_PAGE, log=LOG, upstream={"identity_headers": ["X-User", "X-Id"]}) as rig:
         await lists(rig, *varied(b"X-Id", b"X-Other"))
         assert (await seen(rig))[2] == [["x-id"]]
 
 
-def renewed(count: int) -> list[list[bytes]]:
-    return [[b"X-User: a", b"X-Expires: %d" % (number // 3)] for number in range(count)]
-
-
-NOBODY: list[bytes] = []
-LEGITIMATE: dict[str, list[list[bytes]]] = {
-    "users who share a session": [[b"X-User: %d" % (n % (MIN - 1))] for n in range(5 * MIN)],
-    "users, one after another": [[b"X-User: %d" % (n // 2)] for n in range(5 * MIN)],
-    "an assertion that is renewed": renewed(5 * MIN),
-    "fields of one request": varied(*IDS),
-    "one caller": [NOBODY] * 5 * MIN,
-}
-
-
-@pytest.mark.parametrize("callers", LEGITIMATE.values(), ids=LEGITIMATE)
-async def test_sessions_as_they_should_be_raise_no_warning(gateways: Gateways, callers: list[list[bytes]]) -> None:
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(ONE_PAGE)
-        await lists(rig, *callers)
-        assert await seen(rig) == (0, "Nothing is wrong: 1 up", [])
-
-
 @pytest.mark.parametrize("credential", [b"Authorization: Bearer %d", b"Cookie: session=%d", b"authorization: a %d"])
 async def test_a_token_that_is_renewed_raises_no_warning(gateways: Gateways, credential: bytes) -> None:
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(ONE_PAGE)
+    async with rig_with(gateways, ONE_PAGE, log=LOG) as rig:
         for number in range(3 * MIN):
             await rig.ask(post(filtered(), rig.session, credential % number))
         assert await seen(rig) == (0, "Nothing is wrong: 1 up", [])
@@ -131,16 +93,14 @@ async def test_a_token_that_is_renewed_raises_no_warning(gateways: Gateways, cre
 
 async def test_clients_without_a_session_raise_no_warning(gateways: Gateways) -> None:
     """They may be as many users as there are requests."""
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(ONE_PAGE)
+    async with rig_with(gateways, ONE_PAGE, log=LOG) as rig:
         for fields in varied(b"X-User"):
             await rig.ask(post(filtered(), b"Authorization: Bearer shared", *fields))
         assert await seen(rig) == (0, "Nothing is wrong: 1 up", [])
 
 
 async def test_callers_who_are_refused_raise_no_warning_and_leave_nothing(gateways: Gateways) -> None:
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(says(response(b"", status=b"401 Unauthorized")))
+    async with rig_with(gateways, says(response(b"", status=b"401 Unauthorized")), log=LOG) as rig:
         for fields in varied(b"X-Odd"):
             assert (await rig.ask(rig.post(filtered(), *fields))).status == 401
         assert await warnings(rig) == [] and (await rig.gateway.metrics())[UP] == 0
@@ -148,8 +108,7 @@ async def test_callers_who_are_refused_raise_no_warning_and_leave_nothing(gatewa
 
 
 async def test_a_drift_is_forgotten_when_the_operator_names_who_asks(gateways: Gateways) -> None:
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(ONE_PAGE)
+    async with rig_with(gateways, ONE_PAGE, log=LOG) as rig:
         await lists(rig, *varied(b"X-Odd"))
         rig.gateway.reload(rig.settings(log=LOG, upstream={"identity_headers": ["Authorization"]}))
         asked = len(rig.asked("tasks/list"))
@@ -159,8 +118,7 @@ async def test_a_drift_is_forgotten_when_the_operator_names_who_asks(gateways: G
 
 
 async def test_a_head_that_is_remembered_is_looked_at_once(gateways: Gateways) -> None:
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(ONE_PAGE)
+    async with rig_with(gateways, ONE_PAGE, log=LOG) as rig:
         one = await rig.client()
         for number in range(1, 2 * MIN):
             await one.send(rig.post(filtered()))
@@ -194,14 +152,9 @@ async def test_the_gateways_own_requests_repeat_nothing_of_one_message(rig: Rig)
 
 
 NAMES = {
-    "t-1": b"t-1",
-    "a b": b"a b",
-    "é": b"=?base64?w6k=?=",
-    " t": b"=?base64?IHQ=?=",
-    "a\nb": b"=?base64?YQpi?=",
-    "=?base64?eA==?=": b"=?base64?PT9iYXNlNjQ/ZUE9PT89?=",
-    "": b"=?base64??=",
-}
+    "t-1": b"t-1", "a b": b"a b", "é": b"=?base64?w6k=?=", " t": b"=?base64?IHQ=?=", "a\nb": b"=?base64?YQpi?=",
+    "=?base64?eA==?=": b"=?base64?PT9iYXNlNjQ/ZUE9PT89?=", "": b"=?base64??=",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("given", [[b"Mcp-Method: tasks/list"], [b"MCP-METHOD: tasks/list", b"mcp-name: x"]])
@@ -294,8 +247,7 @@ async def test_all_else_of_such_a_caller_passes_and_nothing_is_noted_of_it(
 ) -> None:
     """Its tasks could be shown to nobody, and each would displace another's index."""
 
-    async with rig_with(gateways) as rig:
-        rig.serve(answers)
+    async with rig_with(gateways, answers) as rig:
         asked = [call("tasks/list"), call("tasks/get", taskId="t-1"), call("tools/call", name="x", task={})]
         for number, message in enumerate(asked):
             got = await rig.ask(rig.post(message, *signed(proof, number)))
@@ -310,8 +262,7 @@ async def test_all_else_of_such_a_caller_passes_and_nothing_is_noted_of_it(
 async def test_a_request_that_is_paid_tells_of_tasks_where_it_is_of_the_same_caller(gateways: Gateways) -> None:
     """Only a call is paid, and a list is not; `identity_headers` leaves the payment out."""
     for names, seen in (["Authorization"], ["t-1"]), (["x-payment", "Authorization"], []):
-        async with rig_with(gateways, upstream={"identity_headers": names}) as rig:
-            rig.serve(LISTS_NONE)
+        async with rig_with(gateways, LISTS_NONE, upstream={"identity_headers": names}) as rig:
             who = b"Authorization: Bearer t"
             assert ids(final(await rig.ask(rig.post(filtered(), who)))) == []
             await rig.ask(rig.post(call("tools/call", name="x", task={}), who, b"X-PAYMENT: e1"))
@@ -355,15 +306,3 @@ async def test_a_token_of_dpop_whose_proof_is_checked_in_front_is_asked_for(rig:
     session = Session(rig)
     asked = post(filtered(), b"Mcp-Session-Id: " + session.session_id.encode(), b"Authorization: DPoP t")
     assert ids(final(await rig.ask(asked))) == ["t-1"]
-
-
-# ---- a server whose list is empty ----
-
-
-@pytest.mark.parametrize("name", [b"CF-Ray", b"X-Amz-Cf-Id", b"newrelic", b"X-Request-Start", b"Idempotency-Key"])
-async def test_a_task_that_passed_is_in_the_list_of_a_request_with_another_id(rig: Rig, name: bytes) -> None:
-    """As at FastMCP: only the caller's own index has the task."""
-    rig.serve(LISTS_NONE)
-    await rig.ask(rig.post(call("tools/call", name="x", task={}), name + b": 1"))
-    for number in range(2, 5):
-        assert ids(final(await rig.ask(rig.post(filtered(), b"%b: %d" % (name, number))))) == ["t-1"]

@@ -11,10 +11,11 @@ from typing import Final
 import pytest
 
 from tests.certificates import Authority, signed
-from tests.launch import Gateways, Json, eventually, listening, logged, port_of, run, settings
-from tests.relay.messages import request, response
+from tests.forked import ran
+from tests.launch import Gateways, Json, eventually, listening, logged, port_of, settings
 from tests.relay.rig import Rig, own, tls_client
 from tests.relay.test_upstreams_as_they_are import Seen, asked, tls_upstream
+from tests.relay.wire import request, response
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -46,7 +47,7 @@ def test_check_refuses_a_certificate_that_is_not_valid(
     file, shown = tmp_path / "config.yaml", {"url": "https://127.0.0.1:1/mcp", "tls": named(pair)}
     changed = {"tls": named(pair)} if whose == "the listener's" else {"upstream": shown}
     file.write_text(json.dumps(settings(8080, 9090, 1, changed)))
-    checked = run("--check", "--config", str(file))
+    checked = ran("--check", "--config", str(file))
     key, hit = {
         "the listener's": ("tls", "clients cannot connect"),
         "shown to an upstream": ("upstreams[0].tls", "up may refuse it"),
@@ -54,7 +55,7 @@ def test_check_refuses_a_certificate_that_is_not_valid(
     assert (checked.returncode, checked.stdout) == (2, "")
     assert f"{key}.certificate: {pair[0]}: {words}: {hit}; renew it" in checked.stderr
     signed(*pair)
-    assert run("--check", "--config", str(file)).returncode == 0
+    assert ran("--check", "--config", str(file)).returncode == 0
 
 
 @pytest.mark.parametrize("what", INVALID)

@@ -20,38 +20,17 @@ import pytest
 from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    LAST_CHUNK,
-    Json,
-    answer,
-    call,
-    chunk,
-    dumps,
-    event,
-    fault,
-    filtered,
-    initialized,
-    notification,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import Json, call, dumps, fault, filtered, initialized, notification, page, result, task
 from tests.relay.rig import Rig, Server, Session, body, final, rig_with, told
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 EVENTS = b"text/event-stream"
 TASKS = [task("t-1"), task("t-2", "completed", "2026-01-02T00:00:00Z")]
 FILTER: Json = {
-    "methods": ["tools/call"],
-    "taskIds": True,
-    "status": True,
-    "createdAt": {"before": True, "after": True},
+    "methods": ["tools/call"], "taskIds": True, "status": True, "createdAt": {"before": True, "after": True},
     "lastUpdatedAt": {"before": True, "after": True},
     "order": {"by": ["createdAt", "lastUpdatedAt"], "direction": ["asc", "desc"]},
-}
+}  # fmt: skip
 
 
 def get(*fields: bytes, target: bytes = b"/mcp") -> bytes:
@@ -83,80 +62,24 @@ async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
     await one.hears(event(b"later"))
 
 
-LINE_ENDS_OF_UNICODE = '{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"a\u2028b\u2029c\u0085d"}}'
-
-
-async def test_u2028_does_not_split_an_edited_message(rig: Rig) -> None:
-    given = {**initialized(), "instructions": "a\u2028b\u2029c\u0085d"}
-    got = await rig.exchange(
-        post(call("initialize")),
-        stream() + chunk(event(LINE_ENDS_OF_UNICODE.encode()) + event(result(1, given))) + LAST_CHUNK,
-    )
-    assert LINE_ENDS_OF_UNICODE.encode() in got.body
-    assert final(got)["result"]["instructions"] == given["instructions"]
-    assert "a\u2028b\u2029c\u0085d".encode() in got.body
-
-
-async def test_the_event_field_is_not_lost(rig: Rig) -> None:
-    """Nor are id, retry, comments or unknown fields of an edited event (DESIGN 4)."""
-    before = b": hi\n\nid: 0\nretry: 3000\ndata:\n\nevent: other\ndata: x\n\n"
-    head, data, tail = (
-        b"event: message\nid: a/1\nretry: 5\nx-odd: 1\n: c\n",
-        dumps(result(1, initialized())),
-        b"foo\n\n",
-    )
-    after = b"event: message\ndata: {}\n\n"
-    got = (
-        await rig.exchange(
-            post(call("initialize")),
-            stream() + chunk(before + head + b"data: " + data + b"\n" + tail + after) + LAST_CHUNK,
-        )
-    ).body
-    edited = got.removeprefix(before + head + b"data: ").removesuffix(b"\n" + tail + after)
-    assert len(edited) == len(got) - len(before + head + b"data: ") - len(b"\n" + tail + after), got
-    assert json.loads(edited)["result"]["capabilities"]["tasks"]["list"] == {"filter": FILTER}
-
-
 # ---- sessions and authorization ----
 
 
-@pytest.mark.parametrize("how", ["404 to a message", "404 to a GET", "401 to a message", "403 to a message", "DELETE"])
-async def test_a_stale_session_is_not_answered_with_success(gateways: Gateways, how: str) -> None:
-    """The index is fresh for a minute here. Only relayed messages can have said that the session is gone."""
-    async with rig_with(gateways, index={"max_age": "60s"}) as rig:
-        await _goes_stale(rig, how)
-
-
-async def _goes_stale(rig: Rig, how: str) -> None:
-    session = Session(rig)
-    gone = False
-    status = b"404 Not Found" if how == "DELETE" else how[:3].encode() + b" Gone"
-    list_tasks = Server({None: page(TASKS)})
+async def test_a_session_that_its_client_has_ended_is_not_answered_from_what_is_known(gateways: Gateways) -> None:
+    """The index is fresh for a minute here."""
+    list_tasks, gone = Server({None: page(TASKS)}), asyncio.Event()
 
     async def script(asked: Message, peer: Peer) -> bytes | None:
-        nonlocal gone
         if asked.method == b"DELETE":
-            gone = True
+            gone.set()
             return response(b"")
-        if gone or b"tools/list" in asked.body or asked.method == b"GET":
-            return answer(fault(None, -32001, "gone"), status=status)
-        return await list_tasks(asked, peer)
+        return answer(fault(None, -32001, "gone"), status=b"404 No") if gone.is_set() else await list_tasks(asked, peer)
 
-    rig.serve(script)
-    assert (await session.ask(filtered(1))).status == 200
-    assert (await session.ask(filtered(2))).status == 200
-    assert len(rig.asked("tasks/list")) == 1
-    if how == "DELETE":
+    async with rig_with(gateways, script, index={"max_age": "60s"}) as rig:
+        session = Session(rig)
+        assert (await session.ask(filtered(1))).status == 200
         assert (await rig.ask(request(b"DELETE", fields=session.fields()))).status == 200
-    elif how.endswith("GET"):
-        assert (await rig.ask(get(*session.fields()))).status == 404
-        gone = True
-    else:
-        await session.ask(call("tools/list"))
-        gone = True
-    got = await session.ask(filtered(3))
-    assert got.status == int(status[:3])
-    assert b'"tasks"' not in got.body
+        assert (await session.ask(filtered(2))).status == 404
 
 
 METADATA = [b"/.well-known/oauth-protected-resource", b"/.well-known/oauth-protected-resource/mcp"]
@@ -172,8 +95,7 @@ async def test_the_resource_matches_the_proxys_address_where_host_is_preserved(
     async def describe(asked: Message, _peer: Peer) -> bytes:
         return answer({"resource": "http://" + (asked.value(b"host") or b"").decode() + "/mcp"})
 
-    async with rig_with(gateways, upstream={"host": "preserve"}) as rig:
-        rig.serve(describe)
+    async with rig_with(gateways, describe, upstream={"host": "preserve"}) as rig:
         host = b"localhost:%d" % rig.gateway.port
         got = await rig.ask(request(target=target, host=host))
         assert rig.upstream.requests[0].target == target
@@ -249,17 +171,8 @@ async def test_a_gzipped_event_stream_that_stops_short_does_not_look_whole(rig: 
     assert not got.whole or got.status == 502
 
 
-async def test_gzipped_json_that_stops_short_passes_as_it_came(rig: Rig) -> None:
-    """Without its check sum it was once edited, and came out whole."""
-    packed = gzip.compress(dumps(result(1, initialized())))[:-4]
-    got = await rig.exchange(
-        post(call("initialize"), b"Accept-Encoding: gzip"), answer(packed, b"Content-Encoding: gzip")
-    )
-    assert (got.body, got.value(b"content-encoding")) == (packed, b"gzip")
-
-
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("missing", [1, 4, 8, 20])
+@pytest.mark.parametrize("missing", [1, 8])
 async def test_a_gzip_body_that_stops_short_puts_all_in_doubt(gateways: Gateways, streamed: bool, missing: int) -> None:
     """What its end would have said is unknown. It was not noticed where the body is only looked at."""
     async with rig_with(gateways, index={"max_age": "60s"}) as rig:
@@ -342,36 +255,6 @@ async def test_an_encoded_answer_to_a_crawl_is_an_error_or_right(rig: Rig) -> No
     got = await rig.ask(rig.post(filtered(1), b"Accept-Encoding: gzip"))
     assert got.status == 502 or len(final(got)["result"]["tasks"]) == 1
     assert rig.upstream.requests[0].value(b"accept-encoding") == b"identity"
-
-
-async def test_unknown_capabilities_are_not_stripped(rig: Rig) -> None:
-    """Every byte but the member that is put in, at any place of the object, odd numbers and white space included."""
-    raw = (
-        b'{ "result" : {"protocolVersion":"2025-11-25","capabilities":{"x-unknown":{"n":123456789012345678901234567890,'
-        b'"f":1.0e+2,"u":"\\u2028\xe2\x80\xa8","l":[1.50,null]},"tasks":{"later":[],"list":{"x":1},"requests":{"tools":'
-        b'{"call":{}}},"cancel":{}},"experimental":{}},"serverInfo":{"name":"\\/","version":""},"_meta":{"a":1E400}},'
-        b'\t"id":1,"jsonrpc":"2.0","x-more":0 }\n'
-    )
-    got = await rig.exchange(post(call("initialize")), answer(raw, b"Mcp-Session-Id: 0f8c", b"X-Odd: 1"))
-    assert [name for name, _ in got.fields] == [b"Content-Type", b"Mcp-Session-Id", b"X-Odd", b"Content-Length"]
-    before, _, after = raw.partition(b'"list":{"x":1}')
-    assert got.body.startswith(before) and got.body.endswith(after)
-    put_in = json.loads(got.body[len(before) : -len(after)].partition(b":")[2])
-    assert put_in == {"x": 1, "filter": FILTER}
-
-
-async def test_ids_are_not_confused_between_conversations_that_all_use_1(rig: Rig) -> None:
-    """Ten requests of one session at once, all with id 1 or "1", answered in another order: each gets its own."""
-    session = Session(rig)
-    asked = [session.request(call("tools/call", 1 if n % 2 else "1", name=f"tool-{n}")) for n in range(10)]
-    clients = [await rig.client(one) for one in asked]
-    await rig.upstream.request(10)
-    for number, request_there in reversed(list(enumerate(rig.upstream.requests, 1))):
-        message = body(request_there)
-        peer = await rig.upstream.request(number)
-        await peer.send(answer(result(message["id"], {"for": message["params"]["name"]})))
-    for number, one in enumerate(clients):
-        assert final(await one.response()) == result(1 if number % 2 else "1", {"for": f"tool-{number}"})
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"application/octet-stream"])

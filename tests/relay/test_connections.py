@@ -1,40 +1,16 @@
 """Requests must not be lost or answered twice, also where upstreams break HTTP (RFC 9110, 9.2.2)."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 import pytest
 
-from gateway.config import Limits, Url
-from gateway.config import Upstream as Config
-from gateway.http.head_cache import HeadCache
-from gateway.transport.base_connection import Links
 from gateway.transport.body import HELD_BYTES_MAX
-from gateway.transport.memory_budget import Buffers
-from gateway.upstream.connection_pool import Pool
-from tests.launch import Gateways, listening, port_of
-from tests.peer import WAIT_S, Client, Peer, kernel_bytes_max
-from tests.relay.messages import (
-    LAST_CHUNK,
-    Json,
-    answer,
-    call,
-    chunk,
-    dumps,
-    event,
-    filtered,
-    initialized,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.launch import Gateways
+from tests.peer import Client, Peer, kernel_bytes_max
+from tests.relay.messages import Json, call, dumps, filtered, page, result, task
 from tests.relay.rig import Rig, Server, body, final, rig_with
-from tests.upstream import Upstream
+from tests.relay.wire import answer, post, request, response
 
 JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
@@ -48,19 +24,6 @@ async def once(rig: Rig, asked: bytes | None = None) -> tuple[Client, Peer]:
 # ---- kept-alive upstream connections ----
 
 
-async def test_an_upstream_connection_is_used_again(rig: Rig) -> None:
-    one, peer = await once(rig)
-    await one.send(request())
-    assert await rig.upstream.request(2) is peer
-    await peer.send(response())
-    await one.response(2)
-    other = await rig.client(post(call("ping")))
-    assert await rig.upstream.request(3) is peer
-    await peer.send(response())
-    await other.response()
-    assert len(rig.upstream.connections) == 1
-
-
 @pytest.mark.parametrize("asked", [post(call("tools/call")), request(), request(b"PUT", body=b"x", fields=[TEXT])])
 @pytest.mark.parametrize("how", ["fin", "rst"])
 async def test_a_connection_that_the_upstream_closed_while_idle_costs_nothing(rig: Rig, asked: bytes, how: str) -> None:
@@ -72,31 +35,6 @@ async def test_a_connection_that_the_upstream_closed_while_idle_costs_nothing(ri
     assert fresh is not peer
     await fresh.send(response(b"second"))
     assert (await one.response(2)).body == b"second"
-
-
-async def test_closing_races_with_requests_and_none_is_lost(process_rig: Rig) -> None:
-    """A hundred times the FIN goes out as the request comes in. A received request is answered. Any other is sent
-    again if that is safe, and else gets a 502."""
-    lost = 0
-    for number in range(100):
-        one, peer = await once_again(process_rig, number)
-        peer.finish()
-        await one.send(request())
-        await process_rig.upstream.until(
-            lambda: len(process_rig.upstream.requests) >= 2 * (number + 1) + lost,  # noqa: B023  # awaited at once
-            "the request, once more",
-        )
-        fresh = await process_rig.upstream.request(len(process_rig.upstream.requests))
-        if fresh is peer:  # it went out before the FIN came in, and nobody will answer it there
-            lost += 1
-            fresh = await process_rig.upstream.request(len(process_rig.upstream.requests) + 1)
-        await fresh.send(response(b"again", b"Connection: close"))
-        assert (await one.response(2)).body == b"again"
-        await one.close()
-
-
-async def once_again(rig: Rig, number: int) -> tuple[Client, Peer]:
-    return await rig.answered(request(target=b"/%d" % number), response(b"first"))
 
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
@@ -142,38 +80,6 @@ async def test_an_idle_connection_is_closed_in_time(hasty_rig: Rig) -> None:
     assert await peer.ends() == "fin"
 
 
-async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> None:
-    """An unread body pauses reading. The next exchange on that connection would never be read."""
-    with listening() as sock:
-        upstream = Upstream(sock)
-        config = Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/"))
-        pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache())
-        asked = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        async with pool.call(b"GET") as call_:
-            waiting = asyncio.create_task(call_.send_all(asked, b"", None, again=False))
-            peer = await upstream.request()
-            await peer.send(response(b"x" * (HELD_BYTES_MAX + 1)))
-            unread = await waiting
-            await until(lambda: unread.body.is_whole)
-        async with pool.call(b"GET") as call_:
-            waiting = asyncio.create_task(call_.send_all(asked, b"", None, again=False))
-            peer = await upstream.request(2)
-            await peer.send(response(b"next"))
-            async with asyncio.timeout(WAIT_S):
-                assert await (await waiting).body.read() == b"next"
-        pool.close()
-        await upstream.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # there is no event for it
-            await asyncio.sleep(0.001)
-
-
-# ---- answers that are none ----
-
-
 # ---- what the client sends, and when ----
 
 
@@ -215,27 +121,6 @@ async def test_an_unknown_expectation_is_not_the_gateways_to_judge(rig: Rig) -> 
     assert rig.upstream.requests[0].value(b"expect") == b"the-unexpected"
     await peer.send(response(status=b"417 Expectation Failed"))
     assert (await one.response()).status == 417
-
-
-async def test_the_rest_of_a_body_that_was_answered_early_is_not_the_next_request(rig: Rig) -> None:
-    rest = b"x" * 99_990
-    one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 100000"]), b"0123456789")
-    peer = await rig.upstream.head()
-    await peer.send(response(b"enough"))
-    assert (await one.response()).body == b"enough"
-    await one.send(rest, request(target=b"/next"))
-    await rig.upstream.until(lambda: rig.upstream.requests[-1].target == b"/next", "the next request")
-    peer = await rig.upstream.request(2)
-    await peer.send(response(b"next"))
-    assert (await one.response(2)).body == b"next"
-
-
-async def test_a_client_that_stops_in_the_middle_of_a_message_reaches_nobody(rig: Rig) -> None:
-    one = await rig.client(request(b"POST", fields=[JSON, b"Content-Length: 100"]), b'{"jsonrpc"')
-    one.finish()
-    await one.ends()
-    assert one.received == b""
-    await rig.nothing_passed()
 
 
 async def test_a_body_that_nobody_read_does_not_hold_up_the_next_request(gateways: Gateways) -> None:
@@ -302,45 +187,7 @@ async def test_a_slow_upstream_slows_the_client(process_rig: Rig) -> None:
     assert (await one.response()).status == 200
 
 
-async def test_a_hundred_streams_at_once(process_rig: Rig) -> None:
-    """Each event reaches its own stream, once and in order."""
-    clients = [await process_rig.client(request(target=b"/%d" % n)) for n in range(100)]
-    await process_rig.upstream.request(100)
-    peers = {}
-    for number, asked in enumerate(process_rig.upstream.requests, 1):
-        peers[asked.target] = await process_rig.upstream.request(number)
-    for round_number in range(3):
-        for number in range(100):
-            head = stream() if round_number == 0 else b""
-            await peers[b"/%d" % number].send(head + chunk(event(b"%d/%d" % (number, round_number))))
-    for number, one in enumerate(clients):
-        await one.hears(b"%d/2\n\n" % number)
-        assert one.responses()[0].body == b"".join(event(b"%d/%d" % (number, r)) for r in range(3))
-
-
 # ---- initialize, as it passes ----
-
-
-@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
-async def test_an_edited_answer_is_framed_for_what_it_is(rig: Rig, framing: str) -> None:
-    raw = dumps(result(1, initialized()))
-    one, peer = await rig.begin(post(call("initialize")))
-    if framing == "length":
-        await peer.send(answer(raw))
-    elif framing == "chunked":
-        head = b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
-        await peer.send(head + chunk(raw[:50]), chunk(raw[50:]) + LAST_CHUNK)
-    else:
-        await peer.send(b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\n\r\n" + raw)
-        peer.finish()
-    got = await one.response()
-    assert got.whole
-    assert "filter" in final(got)["result"]["capabilities"]["tasks"]["list"]
-
-
-async def test_an_initialize_result_that_is_too_large_passes_unread(small_rig: Rig) -> None:
-    raw = dumps(result(1, {**initialized(), "instructions": "x" * 10_000}))
-    assert (await small_rig.exchange(post(call("initialize")), answer(raw))).body == raw
 
 
 async def test_a_filtered_answer_to_http_1_0_and_to_close(rig: Rig) -> None:
@@ -353,11 +200,3 @@ async def test_a_filtered_answer_to_http_1_0_and_to_close(rig: Rig) -> None:
         got = await one.response()
         assert len(final(got)["result"]["tasks"]) == 1
         assert await one.ends() == "fin"
-
-
-async def test_pipelined_filtered_and_relayed_requests_are_answered_in_order(rig: Rig) -> None:
-    rig.serve(Server({None: page([task("t-1")])}))
-    one = await rig.client(rig.post(filtered(1)) + rig.post(call("nothing", 2)) + rig.post(filtered(3)))
-    got = [final(await one.response(n)) for n in (1, 2, 3)]
-    assert [m["id"] for m in got] == [1, 2, 3]
-    assert ["result" in m for m in got] == [True, False, True]

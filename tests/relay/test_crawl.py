@@ -17,25 +17,7 @@ from gateway.upstream.own_requests import OTHERS_MAX, READ_ON_MAX
 from tests.launch import Gateways, eventually, listening, port_of
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    LAST_CHUNK,
-    Json,
-    answer,
-    call,
-    chunk,
-    dumps,
-    event,
-    fault,
-    filtered,
-    notification,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import Json, call, dumps, fault, filtered, notification, page, result, task
 from tests.relay.rig import (
     FOREVER_S,
     Place,
@@ -52,7 +34,7 @@ from tests.relay.rig import (
     says,
     told,
 )
-from tests.world import servers as worlds
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 MIB = 1 << 20
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
@@ -219,8 +201,7 @@ async def test_streams_that_are_read_on_behind_their_response_are_counted_for_th
         begun.append(peer)
         await peer.send(stream() + chunk(event(result(body(asked)["id"], page([])))))
 
-    async with rig_with(gateways) as rig:
-        rig.serve(endless)
+    async with rig_with(gateways, endless) as rig:
         clients = [await rig.client(Session(rig).request(filtered())) for _ in range(READ_ON_MAX + 6)]
         for one in clients:
             assert (await one.response()).status == 200
@@ -278,20 +259,10 @@ async def test_what_another_path_says_of_cors_admits_nobody_here(rig: Rig) -> No
     assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == CORS
 
 
-@pytest.mark.parametrize("status", [b"401 Unauthorized", b"403 Forbidden"])
-async def test_a_refusal_without_cors_admits_a_page_no_more(rig: Rig, status: bytes) -> None:
-    """Once only a 2xx did."""
-    await lists(rig, 1, *CORS)
-    await rig.exchange(rig.post(call("ping"), PAGE), response(b"", status=status))
-    refused = await rig.exchange(rig.post(filtered(7, status=7), PAGE), response(b"", status=status))
-    assert (refused.status, cors_of(refused)) == (int(status[:3]), [])
-
-
 QUERIES: dict[str, Json] = {"a list": {}, "a task by its id": {"taskIds": ["t-0"]}}
 
 
-@pytest.mark.parametrize("asked", QUERIES)
-@pytest.mark.parametrize("leaves", [False, True], ids=["reads again", "leaves"])
+@pytest.mark.parametrize(("asked", "leaves"), [("a list", False), ("a task by its id", True)])
 async def test_a_refresh_whose_clients_do_not_read_holds_up_no_later_query(
     gateways: Gateways, asked: str, leaves: bool
 ) -> None:
@@ -388,20 +359,6 @@ async def test_messages_on_the_crawlers_stream_come_first_in_order_and_once(rig:
     assert before == [LOG, ASKS, LOG]
     assert dumps(ASKS) in got.body and dumps(LOG) in got.body, "byte for byte"
     assert (last["id"], ids(last)) == (7, ALL)
-
-
-async def test_a_task_status_on_the_crawlers_stream_is_forwarded_and_the_next_query_asks_for_it(rig: Rig) -> None:
-    moved = {**TASKS[0], "status": "completed", "lastUpdatedAt": "2026-01-02T00:00:00Z"}
-    one, peer, first_id = await crawling(rig, filtered(7, status=["completed"]))
-    told_of = notification("notifications/tasks/status", **moved)
-    await peer.send(stream() + chunk(event(told_of) + event(result(first_id, page(TASKS)))) + LAST_CHUNK)
-    first, last = told(await one.response())
-    assert first == told_of
-    assert ids(last) == []
-    again = await rig.client(rig.post(filtered(8, status=["completed"])))
-    peer, second_id = await crawl_id(rig, 2)
-    await peer.send(answer(result(second_id, page([moved, *TASKS[1:]]))))
-    assert ids(final(await again.response())) == ["t-0"]
 
 
 async def test_messages_and_tasks_in_several_lines_of_json_arrive_whole(rig: Rig) -> None:
@@ -726,74 +683,6 @@ async def test_a_stream_that_breaks_behind_an_id_is_resumed(rig: Rig) -> None:
     assert (before, ids(last)) == (LOG, ALL)
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-async def test_an_answer_on_a_stream_with_any_line_ends_at_any_split(rig: Rig, end: bytes) -> None:
-    one, peer, first_id = await crawling(rig, filtered(7))
-    raw = event(result(first_id, page(TASKS)), b": hello", b"id: 1").replace(b"\n", end)
-    await peer.send(stream(), *(chunk(raw[at : at + 17]) for at in range(0, len(raw), 17)), LAST_CHUNK)
-    assert ids(final(await one.response())) == ALL
-
-
-# ---- cancellation, and clients that leave ----
-
-
-async def test_a_cancel_of_a_query_passes_and_the_answer_comes_all_the_same(rig: Rig) -> None:
-    session = Session(rig)
-    one = await session.client(filtered(7))
-    peer, first_id = await crawl_id(rig)
-    note = notification("notifications/cancelled", requestId=7, reason="enough")
-    assert (await rig.exchange(session.request(note), ACCEPTED)).status == 202
-    assert rig.upstream.requests[1].body == dumps(note)
-    await peer.send(answer(result(first_id, page(TASKS))))
-    assert ids(final(await one.response())) == ALL
-
-
-@pytest.mark.parametrize("how", ["fin", "rst"])
-async def test_a_client_that_leaves_ends_its_crawl(rig: Rig, how: str) -> None:
-    one, peer, first_id = await crawling(rig, filtered())
-    await peer.send(answer(result(first_id, page(TASKS[:2], "t-1"))))
-    peer, _ = await crawl_id(rig, 2)
-    one.stop(how)
-    await peer.ends()
-    await rig.canary()
-    assert len(rig.asked("tasks/list")) == 2
-
-
-async def test_the_second_of_two_gets_its_answer_when_the_first_has_left(rig: Rig) -> None:
-    first, second, peer, first_id = await two_waiting(rig)
-    first.finish()
-    await first.ends()
-    await peer.send(answer(result(first_id, page(TASKS[:2], "t-1"))))
-    peer, second_id = await crawl_id(rig, 3)
-    await peer.send(answer(result(second_id, page(TASKS[2:]))))
-    got = await second.response()
-    assert got.value(b"content-type") == b"application/json"
-    assert ids(final(got)) == ALL
-    assert len(rig.asked("tasks/list")) == 2
-
-
-async def test_when_both_have_left_the_crawl_ends(rig: Rig) -> None:
-    first, second, peer, _ = await two_waiting(rig)
-    first.reset()
-    second.reset()
-    await peer.ends()
-
-
-# ---- what it costs ----
-
-
-async def test_fifty_first_queries_at_once_cost_no_more_than_one_crawl(process_rig: Rig) -> None:
-    """Of a session that nobody has asked for yet. What one costs: tests/world/test_lists.py."""
-    server = worlds.Server(worlds.Kind(page_size=10))
-    server.fill(1000, 10)
-    process_rig.serve(server)
-    session = Session(process_rig)
-    answers = [final(got) for got in await asyncio.gather(*(session.ask(filtered(n)) for n in range(50)))]
-    assert len(process_rig.asked("tasks/list")) == 100
-    assert {told["result"]["_meta"]["taskgate/total"] for told in answers} == {10}
-    assert [told["id"] for told in answers] == list(range(50))
-
-
 # ---- who waits for what ----
 
 
@@ -828,8 +717,7 @@ async def test_progress_never_goes_back(gateways: Gateways) -> None:
             return answer(fault(body(asked)["id"], -32602, "this cursor has expired"))
         return await server(asked, peer)
 
-    async with rig_with(gateways) as rig:
-        rig.serve(slowly)
+    async with rig_with(gateways, slowly) as rig:
         said = told(await rig.ask(rig.post(filtered(order="desc", _meta={"progressToken": "p"}))))
     progress = [message["params"]["progress"] for message in said[:-1]]
     assert progress == sorted(set(progress)) and progress[-1] == 4
@@ -839,8 +727,7 @@ async def test_progress_never_goes_back(gateways: Gateways) -> None:
 
 async def test_without_an_age_each_query_asks_however_soon_it_follows(gateways: Gateways) -> None:
     """In one millisecond of uvloop's clock an answer was as new as the next query: it was given again."""
-    async with own(gateways, index={"max_age": "0s"}) as rig:
-        rig.serve(gives(page([task("t-0")])))
+    async with own(gateways, gives(page([task("t-0")])), index={"max_age": "0s"}) as rig:
         queries = [rig.post(filtered(number)) for number in range(8)]
         for count in range(1, 76):
             client = await rig.client(*queries)

@@ -2,26 +2,12 @@
 
 from typing import Any
 
-import pytest
-
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    LAST_CHUNK,
-    answer,
-    call,
-    chunk,
-    dumps,
-    filtered,
-    initialized,
-    page,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import LAST_CHUNK, call, chunk, dumps, filtered, initialized, page, result, stream, task
 from tests.relay.rig import Rig, Server, Session, body, final, ids, own, rig_with
-from tests.rules import new_criterion
+from tests.relay.wire import answer
 
 TASKS = [task(f"t-{n}", "failed" if n % 2 else "completed", f"2026-01-01T00:00:{n:02}Z") for n in range(9)]
 FAILED = ["t-7", "t-5", "t-3", "t-1"]
@@ -48,29 +34,9 @@ async def followed(rig: Rig | Session, **params: Any) -> list[list[str]]:
         params = {"cursor": cursor}
 
 
-async def test_a_criterion_that_is_declared_is_found_by_a_client(gateways: Gateways) -> None:
-    """It takes one declaration, and nothing else."""
-    with new_criterion.declared():
-        async with rig_with(gateways, index={"page_size": 3}) as rig:
-            rig.serve(Tasks({None: page(TASKS)}))
-            said = final(await Session(rig).ask(call("initialize")))
-            advertised = said["result"]["capabilities"]["tasks"]["list"]["filter"]
-            assert advertised["testOnlyStatusNot"] is True
-            for params in (
-                {"filter": {"testOnlyStatusNot": ["completed"]}},
-                {"cursor": "taskgate:?testOnlyStatusNot=completed"},
-            ):
-                assert await followed(rig, **params) == [FAILED[:3], FAILED[3:]]
-            wrong = final(await Session(rig).ask(filtered(1, testOnlyMethodPrefix=1)))
-            assert wrong["error"]["code"] == -32602
-            (fault,) = wrong["error"]["data"]["errors"]
-            assert (fault["parameter"], fault["given"]) == ("testOnlyMethodPrefix", "1")
-
-
 async def test_a_cursor_that_spells_criteria_is_a_filtered_list(gateways: Gateways) -> None:
     """Any typed client can send it. Ordinary cursors follow. None of it reaches the server."""
-    async with rig_with(gateways, index={"page_size": 3}) as rig:
-        rig.serve(Tasks({None: page(TASKS)}))
+    async with rig_with(gateways, Tasks({None: page(TASKS)}), index={"page_size": 3}) as rig:
         for text in (
             "taskgate:?status=failed&createdAfter=2026-01-01T00:00:00Z",
             "taskgate:?status=failed&status=failed,cancelled",
@@ -79,48 +45,6 @@ async def test_a_cursor_that_spells_criteria_is_a_filtered_list(gateways: Gatewa
             assert await followed(rig, cursor=text) == [FAILED[:3], FAILED[3:]]
         assert await followed(rig, cursor="taskgate:?status=failed&order=asc") == [FAILED[:0:-1], FAILED[:1]]
         assert {str(asked.get("params", {}).get("cursor")) for asked in rig.asked("tasks/list")} == {"None"}
-
-
-@pytest.mark.parametrize(
-    ("cursor", "parameter", "given", "allowed"),
-    [
-        ("taskgate:?staus=failed", "cursor.staus", '"failed"', "did you mean `status`?"),
-        ("taskgate:?status=workin", "cursor.status", '"workin"', "working"),
-        ("taskgate:?createdAfter=yesterday", "cursor.createdAfter", '"yesterday"', "RFC 3339"),
-        ("taskgate:status=failed", "cursor", "taskgate:status=failed", "taskgate:?"),
-        ("taskgate4.AAAA.0123456789abcdef", "cursor", "taskgate4.AAAA.0123456789abcdef", "unchanged"),
-        ("taskgate1.AAAA", "cursor", "taskgate1.AAAA", "of this version"),
-    ],
-)
-async def test_a_cursor_of_ours_that_cannot_be_read_never_reaches_the_server(
-    rig: Rig, cursor: str, parameter: str, given: str, allowed: str
-) -> None:
-    """With criteria beside it, or without."""
-    rig.serve(Server({None: page(TASKS)}))
-    for beside in ({}, {"status": ["failed"]}):
-        error = final(await Session(rig).ask(call("tasks/list", cursor=cursor, **beside)))["error"]
-        assert error["code"] == -32602
-        (fault,) = error["data"]["errors"]
-        assert (fault["parameter"], fault["given"]) == (parameter, given)
-        assert allowed in fault["allowed"] and allowed in error["message"]
-    await rig.canary()
-    assert all(asked["params"] == {} for asked in rig.asked("tasks/list"))
-
-
-async def test_a_member_of_filter_that_is_no_criterion_is_an_error(rig: Rig) -> None:
-    """It never brings an unfiltered list."""
-    rig.serve(Server({None: page(TASKS)}))
-    error = final(await Session(rig).ask(call("tasks/list", filter={"staus": ["failed"]})))["error"]
-    assert error["code"] == -32602
-    assert error["data"]["errors"] == [
-        {
-            "parameter": "filter.staus",
-            "given": '["failed"]',
-            "allowed": "the name of a criterion: did you mean `status`?",
-        }
-    ]
-    await rig.canary()
-    assert all(asked["params"] == {} for asked in rig.asked("tasks/list"))
 
 
 async def test_parameters_that_are_no_criteria_are_named_in_the_answer(rig: Rig) -> None:

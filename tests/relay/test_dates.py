@@ -10,23 +10,9 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    LAST_CHUNK,
-    Json,
-    answer,
-    call,
-    chunk,
-    event,
-    filtered,
-    notification,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-)
+from tests.relay.messages import Json, call, filtered, notification, page, result
 from tests.relay.rig import Rig, body, gives, rig_with, says
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 Asks: TypeAlias = Callable[[Rig], Awaitable[Message]]
 
@@ -62,18 +48,14 @@ async def too_many(rig: Rig) -> Message:
 
 
 OWN: dict[str, tuple[int, Asks]] = {
-    "a filtered list": (200, asks(post(filtered()))),
-    "a filtered list as a stream": (200, streamed),
+    "a filtered list": (200, asks(post(filtered()))), "a filtered list as a stream": (200, streamed),
     "a query that is wrong": (200, asks(post(filtered(status=7)))),
     "a Connection that hides": (400, asks(request(fields=[b"Connection: cookie"]))),
-    "no request": (400, asks(b"nonsense\r\n\r\n")),
-    "a foreign Host": (403, asks(request(host=b"evil.example"))),
-    "no upstream": (404, asks(request(target=b"/"))),
-    "a head too large": (431, asks(request(fields=[b"X: y"] * 300))),
-    "too many operations": (429, too_many),
-    "a broken upstream": (502, broken),
+    "no request": (400, asks(b"nonsense\r\n\r\n")), "a foreign Host": (403, asks(request(host=b"evil.example"))),
+    "no upstream": (404, asks(request(target=b"/"))), "a head too large": (431, asks(request(fields=[b"X: y"] * 300))),
+    "too many operations": (429, too_many), "a broken upstream": (502, broken),
     "an upstream that is silent": (504, lambda rig: rig.ask(post(call("ping")))),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -8,21 +8,9 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    answer,
-    call,
-    chunked,
-    dumps,
-    event,
-    filtered,
-    initialized,
-    page,
-    post,
-    request,
-    response,
-    result,
-)
+from tests.relay.messages import call, dumps, filtered, initialized, page, result
 from tests.relay.rig import Rig, body, final, rig_with, says
+from tests.relay.wire import answer, chunked, event, post, request, response
 
 DIGESTS = [
     b"Content-Digest: sha-256=:d435Qo+nKZ+gLcUHn7GQtQ72hiBVAgqoLsZnZPiTGPk=:",
@@ -132,8 +120,7 @@ async def test_a_refusal_that_names_no_id_of_the_gateways_keeps_them(rig: Rig) -
 
 @pytest.mark.parametrize("in_chunks", [False, True])
 async def test_a_request_whose_ttl_is_lowered(gateways: Gateways, in_chunks: bool) -> None:
-    async with rig_with(gateways, guards={"task_ttl_max": "1m"}) as rig:
-        rig.serve(says(answer(result(1, page([])))))
+    async with rig_with(gateways, says(answer(result(1, page([])))), guards={"task_ttl_max": "1m"}) as rig:
         for ttl, edited in [(90_000, True), (50_000, False), (90_000, True), (60_001, True), (10_000, False)] * 2:
             data = dumps(call("tools/call", name="x", task={"ttl": ttl}))
             fields = [b"Content-Type: application/json", *DIGESTS, *OTHERS]

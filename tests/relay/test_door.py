@@ -12,8 +12,9 @@ import pytest
 from gateway.downstream.listener import TURNED_AWAY_MAX
 from tests.launch import Gateway, Gateways, held_port, port_of
 from tests.peer import Client
-from tests.relay.messages import call, chunk, filtered, post, request, response
+from tests.relay.messages import call, filtered
 from tests.relay.rig import Rig, body, failed, rig_with
+from tests.relay.wire import chunk, post, request, response
 
 JSON = b"Content-Type: application/json\r\n"
 TEXT = b"Content-Type: text/plain\r\n"
@@ -33,37 +34,12 @@ async def test_a_bad_chunk_after_the_answer_has_begun_cuts_it(process_rig: Rig) 
     await peer.ends()
 
 
-async def test_what_is_refused_does_not_cost_the_request_before_it_its_answer(process_rig: Rig) -> None:
-    """The requests behind a pipelined request do not change its response (RFC 9112, 9.3.2)."""
-    one, peer = await process_rig.begin(request() + request(fields=[b"X : 1"]))
-    await peer.send(response(b"first"))
-    assert (await one.response()).body == b"first"
-    await one.ends()
-
-
-# What llhttp does not read, and no client of MCP sends (DESIGN 10).
-GIVEN_UP = {
-    "a method of no list": b"BREW /mcp",
-    "a method in lower case": b"get /mcp",
-    "a target beyond ASCII": "GET /gruß".encode(),
-}
-
-
-@pytest.mark.parametrize("what", GIVEN_UP)
-async def test_what_llhttp_does_not_read_gets_400_and_a_word(process_rig: Rig, what: str) -> None:
-    answered = await process_rig.ask(GIVEN_UP[what] + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert answered.status == 400
-    assert GIVEN_UP[what].split()[0].decode() in body(answered)["error"]["message"]
-    await process_rig.nothing_passed()
-
-
 # ---- Host and Origin (DESIGN 7) ----
 
 
 async def test_what_is_listed_comes_in(gateways: Gateways) -> None:
     listed = {"allowed_hosts": ["mcp.example"], "allowed_origins": ["https://app.example", "http://app.example:3000"]}
-    async with rig_with(gateways, **listed) as rig:
-        rig.serve(_ok)
+    async with rig_with(gateways, _ok, **listed) as rig:
         for host in (b"mcp.example", b"MCP.example:8080", b"localhost"):
             assert (await rig.ask(request(host=host))).status == 200
         for origin in (b"https://app.example", b"http://app.example:3000", b"http://localhost:1"):
@@ -76,8 +52,7 @@ async def test_what_is_listed_comes_in(gateways: Gateways) -> None:
 @pytest.mark.parametrize("host", [b"[::1]", b"[::ffff:127.0.0.1]", b"[::ffff:7f00:1]:80"])
 async def test_loopback_is_the_same_on_every_python(gateways: Gateways, host: bytes) -> None:
     """Python 3.11 took an IPv4 address that is mapped into IPv6 for no loopback address, 3.13 for one."""
-    async with rig_with(gateways) as rig:
-        rig.serve(_ok)
+    async with rig_with(gateways, _ok) as rig:
         assert (await rig.ask(request(host=host))).status == 200
         assert (await rig.ask(request(host=b"[::ffff:10.0.0.1]"))).status == 403
 
@@ -117,8 +92,7 @@ async def test_a_host_has_a_limit_on_every_listener(gateways: Gateways) -> None:
     """Beyond loopback it had none, and 60 kB of it went into addresses and fields for the upstream."""
     with held_port() as admin, held_port() as listen:
         everywhere = {"admin": {"listen": f"0.0.0.0:{port_of(admin)}"}, "listen": f"0.0.0.0:{port_of(listen)}"}
-        async with rig_with(gateways, **everywhere) as rig:
-            rig.serve(_ok)
+        async with rig_with(gateways, _ok, **everywhere) as rig:
             gateway = replace(rig.gateway, port=port_of(listen), admin=port_of(admin))
             for host, status in ((b"h" * 300, 200), (b"h" * 301, 403), (b"\xff" * 8000, 403)):
                 one = await Client.connect(gateway.port)
@@ -130,18 +104,6 @@ async def test_a_host_has_a_limit_on_every_listener(gateways: Gateways) -> None:
 
 
 # ---- limits ----
-
-
-@pytest.mark.parametrize("kind", [JSON, TEXT])
-async def test_trailers_have_a_limit_as_fields_have(small_rig: Rig, kind: bytes) -> None:
-    """Everything has a limit (DESIGN 7). `header_bytes_max` limits everything of a request but its body."""
-    one = await small_rig.client(_head(b"Transfer-Encoding: chunked", kind=kind) + b"0\r\n")
-    for _ in range(20):
-        await one.send(b"X-Trailer: 1\r\n" * 100)
-    await one.send(b"\r\n")
-    await one.ends()
-    assert b"HTTP/1.1 200" not in one.received
-    assert not any(r.whole for r in small_rig.upstream.requests)
 
 
 async def test_a_head_that_is_too_slow_gets_408(hasty_rig: Rig) -> None:
@@ -178,28 +140,8 @@ async def test_requests_to_the_upstream_have_a_limit_and_what_waits_is_served(ga
         second.reset()
 
 
-async def test_places_at_the_upstream_are_given_back_however_a_request_ends(gateways: Gateways) -> None:
-    async with rig_with(gateways, upstream={"requests_max": 2, "connect_timeout": "1s"}) as rig:
-        number = 0
-        for _ in range(5):
-            for end in ("client leaves", "upstream resets", "upstream closes", "crawl is left", "answered"):
-                number += 1
-                one, peer = await rig.begin(rig.post(filtered(number) if end == "crawl is left" else call("x", number)))
-                if end in ("client leaves", "crawl is left"):
-                    one.reset()
-                    await peer.ends()
-                    continue
-                if end == "answered":
-                    await peer.send(response())
-                else:
-                    peer.reset() if end == "upstream resets" else peer.finish()
-                assert (await one.response()).status in (200, 502)
-                await one.close()
-
-
 async def test_connections_have_a_limit(gateways: Gateways) -> None:
-    async with rig_with(gateways, limits={"connections_max": 3}) as rig:
-        rig.serve(_ok)
+    async with rig_with(gateways, _ok, limits={"connections_max": 3}) as rig:
         held = [await rig.client() for _ in range(3)]
         with socket.create_connection(("127.0.0.1", rig.gateway.port)) as above:
             above.sendall(request())  # it is there before the gateway, on this loop, takes the connection
@@ -213,8 +155,7 @@ async def test_connections_have_a_limit(gateways: Gateways) -> None:
 
 
 async def test_who_is_turned_away_and_stays_has_a_limit_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, limits={"connections_max": 1, "stall_timeout": "3s"}) as rig:
-        rig.serve(_ok)
+    async with rig_with(gateways, _ok, limits={"connections_max": 1, "stall_timeout": "3s"}) as rig:
         held = await rig.client()
         above = [await rig.client() for _ in range(TURNED_AWAY_MAX + 1)]
         await above[-1].ends()
@@ -234,8 +175,7 @@ async def _ok(_request: object, _peer: object) -> bytes:
 @pytest.mark.parametrize("name", [b"Mcp-Session-Id", b"Mcp-Protocol-Version"])
 async def test_a_field_that_mcp_knows_once_is_refused_twice(gateways: Gateways, name: bytes) -> None:
     """The gateway read the first: a server that reads the last one answered for another session than was looked up."""
-    async with rig_with(gateways) as rig:
-        rig.serve(_ok)
+    async with rig_with(gateways, _ok) as rig:
         for given in ([name + b": a"], [name + b": a", b"x-between: b", name.lower() + b": a"]):
             for asked in (post(filtered(), *given), request(fields=given), post(call("ping"), *given)):
                 answered = await rig.ask(asked)

@@ -18,22 +18,9 @@ from gateway.transport.body import Body
 from tests.launch import Gateway, changes, listening, port_of, ports, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    LAST_CHUNK,
-    answer,
-    call,
-    chunk,
-    dumps,
-    event,
-    filtered,
-    notification,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import call, dumps, filtered, notification, result, task
 from tests.relay.rig import Place, Rig, body, final, rig_at
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, request, response, stream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 NO_INSTANT_S: Final = 1e13  # so long ago that no date can say it

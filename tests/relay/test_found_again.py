@@ -8,22 +8,9 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    Json,
-    answer,
-    call,
-    chunked,
-    event,
-    fault,
-    filtered,
-    notification,
-    page,
-    post,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import Json, call, fault, filtered, notification, page, result, task
 from tests.relay.rig import Rig, Script, body, final, ids, rig_with
+from tests.relay.wire import answer, chunked, event, post, stream
 
 
 class Asks(NamedTuple):
@@ -124,8 +111,7 @@ async def listed(rig: Rig, who: Asks) -> list[str]:
 async def test_who_sees_what(
     gateways: Gateways, gives: Gives, maker: Asks, asks: Asks, find_again: str, shown: bool, is_asked: bool
 ) -> None:
-    async with rig_with(gateways, index={"max_age": 0, "find_again": find_again}) as rig:
-        rig.serve(serving(gives))
+    async with rig_with(gateways, serving(gives), index={"max_age": 0, "find_again": find_again}) as rig:
         await rig.ask(maker.post(call("tools/call", name="t-1", task={})))
         for _ in range(2):  # what is denied is not asked for again
             assert await listed(rig, asks) == ["t-1"] * shown
@@ -138,8 +124,7 @@ async def test_who_sees_what(
 
 async def test_a_denied_task_is_asked_for_in_no_third_session(gateways: Gateways) -> None:
     """Each session of the TypeScript SDK 1.32 denies the tasks of all others."""
-    async with rig_with(gateways, index={"max_age": "60s"}) as rig:
-        rig.serve(serving(by_session))
+    async with rig_with(gateways, serving(by_session), index={"max_age": "60s"}) as rig:
         for name in ("t-1", "t-2"):
             await rig.ask(ADA.post(call("tools/call", name=name, task={})))
         for number in range(4):
@@ -159,8 +144,7 @@ async def test_a_refusal_forgets_no_id_and_the_end_of_a_session_those_of_the_ses
             return answer(b"", status=b"%d No" % status)
         return await serves(asked, peer)
 
-    async with rig_with(gateways) as rig:
-        rig.serve(script)
+    async with rig_with(gateways, script) as rig:
         await rig.ask(ADA.post(call("tools/call", name="t-1", task={})))
         assert await listed(rig, ADA) == ["t-1"]
         assert (await rig.ask(ADA.post(call("ping")))).status == status
@@ -181,8 +165,7 @@ async def test_no_list_fails_for_an_id_that_is_found_again(gateways: Gateways, s
             return answer(fault(message["id"], -32602, "no"), status=said + b" No")
         return await serves(asked, peer)
 
-    async with rig_with(gateways, index={"max_age": 0, "full_crawl_interval": 0}) as rig:
-        rig.serve(script)
+    async with rig_with(gateways, script, index={"max_age": 0, "full_crawl_interval": 0}) as rig:
         for number in range(12):
             await rig.ask(ADA.post(call("tools/call", name=f"t-{number}", task={})))
         for asks in (RENEWED, AGAIN):
@@ -206,8 +189,7 @@ async def test_a_notification_makes_no_id_seen_for_others(gateways: Gateways) ->
         told = notification("notifications/tasks/status", **task("t-1"))
         return stream() + chunked(event(told), event(result(message["id"], {})))
 
-    async with rig_with(gateways) as rig:
-        rig.serve(script)
+    async with rig_with(gateways, script) as rig:
         await rig.ask(ADA.post(call("ping")))
         assert await listed(rig, RENEWED) == []
         assert rig.asked("tasks/get") == []

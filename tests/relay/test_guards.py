@@ -19,8 +19,9 @@ from gateway.config import GuardLimits
 from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import answer, call, chunked, dumps, fault, filtered, page, post, request, result, task
+from tests.relay.messages import call, dumps, fault, filtered, page, result, task
 from tests.relay.rig import Rig, Script, Server, body, rig_with
+from tests.relay.wire import answer, chunked, post, request
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -40,8 +41,7 @@ async def guarded(
 ) -> AsyncIterator[Rig]:
     """A rig whose clients have so many operations, and get no others in the time of a test."""
     guards = {"task_operations_per_second": 0.01, "task_operations_burst": burst, "identities_max": identities_max}
-    async with rig_with(gateways, guards=guards, **changed) as rig:
-        rig.serve(script)
+    async with rig_with(gateways, script, guards=guards, **changed) as rig:
         yield rig
 
 
@@ -120,8 +120,7 @@ async def test_what_asks_for_no_event_stream_is_no_mcp_and_does_not_count(gatewa
 
 
 async def test_tokens_come_back(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={"task_operations_per_second": 5, "task_operations_burst": 1}) as rig:
-        rig.serve(echo)
+    async with rig_with(gateways, echo, guards={"task_operations_per_second": 5, "task_operations_burst": 1}) as rig:
         await rig.ask(ALICES)
         await eventually(lambda: rig.succeeds(ALICES), "another token")
 
@@ -179,8 +178,7 @@ async def test_a_crawl_costs_one_and_so_does_a_query_that_needs_nothing(gateways
 
 async def test_a_client_with_a_token_is_answered_and_owes_what_its_query_asks(gateways: Gateways) -> None:
     guards = {"task_operations_per_second": 2, "task_operations_burst": 2}
-    async with rig_with(gateways, guards=guards) as rig:
-        rig.serve(no_such_task)
+    async with rig_with(gateways, no_such_task, guards=guards) as rig:
         began_at = asyncio.get_running_loop().time()
         assert await statuses(rig, ALICES, named(6, ALICE)) == [200, 200]
         assert len(rig.asked("tasks/get")) == 7
@@ -339,8 +337,7 @@ KEPT = [b"60000", b"0", b"-1", b"59999.9", b'"90000"', b"{}", b"6e4"]
 @pytest.mark.parametrize("given", LOWERED + KEPT)
 async def test_a_ttl_that_is_too_long_is_lowered_and_nothing_else(gateways: Gateways, given: bytes) -> None:
     sent = b"60000" if given in LOWERED else given
-    async with rig_with(gateways, guards={"task_ttl_max": "60s"}) as rig:
-        rig.serve(echo)
+    async with rig_with(gateways, echo, guards={"task_ttl_max": "60s"}) as rig:
         assert (await rig.ask(post(TTL % given))).status == 200
         [seen] = rig.upstream.requests
         assert seen.body == TTL % sent
@@ -348,8 +345,7 @@ async def test_a_ttl_that_is_too_long_is_lowered_and_nothing_else(gateways: Gate
 
 
 async def test_a_ttl_in_a_chunked_body_is_lowered_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={"task_ttl_max": "60s"}) as rig:
-        rig.serve(echo)
+    async with rig_with(gateways, echo, guards={"task_ttl_max": "60s"}) as rig:
         data = TTL % b"99999999"
         fields = [b"Content-Type: application/json", b"Transfer-Encoding: chunked"]
         assert (await rig.ask(request(b"POST", b"/mcp", fields) + chunked(data[:40], data[40:]))).status == 200
@@ -358,8 +354,7 @@ async def test_a_ttl_in_a_chunked_body_is_lowered_too(gateways: Gateways) -> Non
 
 
 async def test_without_guards_nothing_is_lowered_or_refused(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(echo)
+    async with rig_with(gateways, echo) as rig:
         data = TTL % b"99999999999"
         assert await statuses(rig, *[post(data, ALICE)] * 30) == [200] * 30
         assert {seen.body for seen in rig.upstream.requests} == {data}
@@ -402,25 +397,17 @@ async def test_arguments_of_tools_are_free(gateways: Gateways) -> None:
 
 
 UNCLEAR = [
-    b'"task":{"TTL":99999999}',
-    b'"task":{"ttl":1,"ttl":99999999}',
-    b'"task":{"ttl":99999999,"ttl":1}',
-    b'"task":{"ttl":1,"T\\u0074L":99999999}',
-    b'"Task":{"ttl":99999999}',
-    b'"task":{"ttl":99999999},"task":{}',
-    b'"task":{"ttl":1}},"PARAMS":{"task":{"ttl":99999999}',
-    b'"task":{"ttl":99999999,"x":NaN}',
-    b'"task":{"ttl":99999999},"y":"\\ud83d"',
-    b'"task":{"ttl":NaN}',
-    b'"ta\xffsk":{"ttl":99999999}',
-]
+    b'"task":{"TTL":99999999}', b'"task":{"ttl":1,"ttl":99999999}', b'"task":{"ttl":99999999,"ttl":1}',
+    b'"task":{"ttl":1,"T\\u0074L":99999999}', b'"Task":{"ttl":99999999}', b'"task":{"ttl":99999999},"task":{}',
+    b'"task":{"ttl":1}},"PARAMS":{"task":{"ttl":99999999}', b'"task":{"ttl":99999999,"x":NaN}',
+    b'"task":{"ttl":99999999},"y":"\\ud83d"', b'"task":{"ttl":NaN}', b'"ta\xffsk":{"ttl":99999999}',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("params", UNCLEAR)
 async def test_a_ttl_that_cannot_be_told_is_refused(gateways: Gateways, params: bytes) -> None:
     """A server in Go kept such a task for as long as the client wanted."""
-    async with rig_with(gateways, guards={"task_ttl_max": "60s"}) as rig:
-        rig.serve(echo)
+    async with rig_with(gateways, echo, guards={"task_ttl_max": "60s"}) as rig:
         data = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x",%b}}'
         refused = await rig.ask(post(data % params))
         error = body(refused)["error"]

@@ -13,7 +13,8 @@ import pytest
 from tests.launch import listening, port_of
 from tests.peer import Peer
 from tests.relay.harness import Case, Step, client_leaves, compare, exchange, upstream_ends
-from tests.relay.messages import LAST_CHUNK, call, chunk, event, post, request, response, stream
+from tests.relay.messages import call
+from tests.relay.wire import LAST_CHUNK, chunk, event, post, request, response, stream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -97,9 +98,9 @@ CASES = {case.name: case for case in (EXCHANGE, STREAM, CUT, RESET, LEAVING)}
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 async def test_no_fault_no_difference(case: Case) -> None:
-    with listening() as sock:
+    with listening() as straight, listening() as sock:
         async with byte_proxy(port_of(sock), Faults()) as port:
-            await compare(case, sock, port)
+            await compare(case, straight, sock, port)
 
 
 FAULTY: dict[str, tuple[Case, Faults, str]] = {
@@ -141,10 +142,10 @@ FAULTY: dict[str, tuple[Case, Faults, str]] = {
 async def test_a_wilful_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, faults, found = FAULTY[fault]
     monkeypatch.setattr("tests.peer.WAIT_S", 1.5)  # what never comes need not be waited for at length
-    with listening() as sock:
+    with listening() as straight, listening() as sock:
         async with byte_proxy(port_of(sock), faults) as port:
             with pytest.raises(AssertionError, match=found):
-                await compare(replace(case, name=fault), sock, port)
+                await compare(replace(case, name=fault), straight, sock, port)
 
 
 @pytest.mark.parametrize("steps", range(5))

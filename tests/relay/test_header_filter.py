@@ -5,8 +5,9 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, filtered, initialized, page, post, result, task
+from tests.relay.messages import Json, call, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Script, Session, body, final, ids, rig_with
+from tests.relay.wire import answer, post
 
 STATUSES = ("working", "completed", "working", "failed")
 TASKS = {f"t-{n}": task(f"t-{n}", status, f"2026-01-01T00:00:0{n}Z") for n, status in enumerate(STATUSES)}
@@ -44,8 +45,7 @@ async def ask(rig: Rig, value: str, message: Json, session: Session | None = Non
     ],
 )
 async def test_a_header_filters_a_list_that_has_no_criteria(gateways: Gateways, value: str, shown: list[str]) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(serving(OURS))
+    async with rig_with(gateways, serving(OURS)) as rig:
         for params in ({}, {"cursor": None}):
             answered = final(await ask(rig, value, call("tasks/list", **params)))
             assert (ids(answered), answered["result"]["_meta"]["taskgate/filter"]) == (shown, value)
@@ -53,8 +53,7 @@ async def test_a_header_filters_a_list_that_has_no_criteria(gateways: Gateways, 
 
 
 async def test_criteria_and_cursors_of_the_gateway_go_before_the_header(gateways: Gateways) -> None:
-    async with rig_with(gateways, index={"page_size": 1}) as rig:
-        rig.serve(serving(OURS))
+    async with rig_with(gateways, serving(OURS), index={"page_size": 1}) as rig:
         session = Session(rig)
         own = final(await ask(rig, "status=working", filtered(status=["failed"]), session))
         assert ids(own) == ["t-3"]
@@ -83,8 +82,7 @@ async def test_criteria_and_cursors_of_the_gateway_go_before_the_header(gateways
 async def test_a_value_that_is_wrong_is_an_error_that_says_where(
     gateways: Gateways, value: str, params: Json, parameter: str
 ) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(serving(OURS))
+    async with rig_with(gateways, serving(OURS)) as rig:
         response = await ask(rig, value, call("tasks/list", **params))
         error = final(response)["error"]
         assert (response.status, error["code"]) == (200, -32602)
@@ -95,8 +93,7 @@ async def test_a_value_that_is_wrong_is_an_error_that_says_where(
 async def test_where_the_gateway_answers_no_list_the_header_is_an_error(gateways: Gateways, where: str) -> None:
     """It would show all tasks, and nobody would know."""
     native = {**OURS, "list": {"filter": {}}}
-    async with rig_with(gateways) as rig:
-        rig.serve(serving(native if where == "filters natively" else OURS))
+    async with rig_with(gateways, serving(native if where == "filters natively" else OURS)) as rig:
         session = Session(rig)
         await session.ask(call("initialize"))
         fields = session.fields()[: 2 if where == "another revision" else 3]
@@ -113,8 +110,7 @@ async def test_where_the_gateway_answers_no_list_the_header_is_an_error(gateways
 
 
 async def test_the_header_is_no_part_of_who_asks_and_of_no_other_message(gateways: Gateways) -> None:
-    async with rig_with(gateways, index={"max_age": "60s"}) as rig:
-        rig.serve(serving(OURS))
+    async with rig_with(gateways, serving(OURS), index={"max_age": "60s"}) as rig:
         session = Session(rig)
         for value in ("status=working", "status=failed", "order=asc"):
             assert ids(final(await ask(rig, value, call("tasks/list"), session)))

@@ -8,23 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.launch import Gateways, eventually
-from tests.relay.messages import (
-    LAST_CHUNK,
-    answer,
-    call,
-    chunk,
-    event,
-    filtered,
-    notification,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import call, filtered, notification, page, result, task
 from tests.relay.rig import Rig, Server, body, final, ids, own
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 TASKS = [task("t-1"), task("t-2", "completed")]
@@ -163,8 +149,7 @@ async def test_sigterm_waits_no_longer_than_its_limit_and_what_it_cuts_does_not_
 
 
 async def test_sigterm_closes_idle_connections(gateways: Gateways) -> None:
-    async with own(gateways) as rig:
-        rig.serve(Server({None: page(TASKS)}))
+    async with own(gateways, Server({None: page(TASKS)})) as rig:
         silent = await rig.client()
         kept = await rig.client(post(filtered()))
         await kept.response()

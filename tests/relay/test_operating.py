@@ -19,23 +19,10 @@ from tests.certificates import signed
 from tests.launch import Gateways, Json, Samples, changes, eventually, logged
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    LAST_CHUNK,
-    answer,
-    call,
-    event,
-    fault,
-    filtered,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
-from tests.relay.messages import chunk as in_chunk
+from tests.relay.messages import call, fault, filtered, page, result, task
 from tests.relay.rig import Rig, Server, body, final, own, rig_with, says
+from tests.relay.wire import LAST_CHUNK, answer, event, post, request, response, stream
+from tests.relay.wire import chunk as in_chunk
 from tests.tools import tool
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -69,8 +56,7 @@ def lines(rig: Rig, message: str) -> list[Json]:
 
 
 async def test_each_method_has_durations_and_statuses_of_its_own(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(Server({}))
+    async with rig_with(gateways, Server({})) as rig:
         for method in ("ping", "ping", "tools/call", "made/up"):
             await rig.ask(post(call(method)))
         await rig.ask(request(b"DELETE"))
@@ -84,8 +70,7 @@ async def test_each_method_has_durations_and_statuses_of_its_own(gateways: Gatew
 
 
 async def test_the_smallest_buckets_are_smaller_than_a_relayed_ping(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(Server({}))
+    async with rig_with(gateways, Server({})) as rig:
         await rig.ask(post(call("ping")))
         found = await samples_with(rig, "requests_total", 1, upstream="up", kind="relayed", method="ping", status="200")
         bounds = sorted(
@@ -96,8 +81,7 @@ async def test_the_smallest_buckets_are_smaller_than_a_relayed_ping(gateways: Ga
 
 async def test_durations_are_finer_than_a_millisecond(gateways: Gateways) -> None:
     """The clock of uvloop's loops is not: a relayed ping took 0 s, or 1 ms."""
-    async with own(gateways) as rig:
-        rig.serve(echo)
+    async with own(gateways, echo) as rig:
         await rig.ask(post(call("ping")))
         labels = (("kind", "relayed"), ("method", "ping"), ("upstream", "up"))
         found = await samples_with(rig, "request_duration_seconds_count", 1, **dict(labels))
@@ -107,16 +91,14 @@ async def test_durations_are_finer_than_a_millisecond(gateways: Gateways) -> Non
 
 
 async def test_no_series_says_when_a_counter_was_created(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(Server({None: page([task("t-1")])}))
+    async with rig_with(gateways, Server({None: page([task("t-1")])})) as rig:
         await rig.ask(post(filtered()))
         assert "_created" not in await rig.gateway.exposition()
 
 
 async def test_promtool_finds_no_fault(gateways: Gateways) -> None:
     promtool = tool("promtool", "prometheus")
-    async with rig_with(gateways) as rig:
-        rig.serve(Server({None: page([task("t-1")])}))
+    async with rig_with(gateways, Server({None: page([task("t-1")])})) as rig:
         for message in (filtered(), filtered(status="x"), call("ping")):
             await rig.ask(post(message))
         text = await rig.gateway.exposition()
@@ -200,8 +182,7 @@ async def test_a_list_that_the_server_refuses_has_not_failed(gateways: Gateways,
         message = body(asked)
         return answer(json.loads(said) | {"id": message["id"]}) if message and b"ID" in said else said
 
-    async with rig_with(gateways) as rig:
-        rig.serve(refuse)
+    async with rig_with(gateways, refuse) as rig:
         await rig.ask(post(filtered()))
         found = await samples_with(rig, "queries_total", 1, upstream="up", outcome=outcome)
         other = {"refused": "failed", "failed": "refused"}[outcome]
@@ -244,8 +225,7 @@ async def test_connections_that_are_refused_are_no_connections_in_use(gateways: 
 
 
 async def test_what_waits_for_news_is_no_slow_answer(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(Server({}))
+    async with rig_with(gateways, Server({})) as rig:
         await rig.ask(post(call("tasks/result", taskId="t-1")))
         await rig.ask(request(fields=[b"Accept: text/event-stream"]))
         await rig.ask(post(call("ping")))
@@ -331,8 +311,7 @@ async def test_a_result_that_has_an_error_in_it_is_none(gateways: Gateways) -> N
 
 
 async def test_errors_of_the_gateway_count_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, log={"level": "info"}) as rig:
-        rig.serve(Server({None: page([])}))
+    async with rig_with(gateways, Server({None: page([])}), log={"level": "info"}) as rig:
         await rig.ask(post(filtered(status=["none"])))
         await rig.upstream.refuse()
         await rig.ask(post(call("ping")))
@@ -408,8 +387,7 @@ async def test_a_query_that_fails_on_a_stream_is_told_like_any_other(gateways: G
 
 
 async def test_the_access_log_has_every_request_at_info(gateways: Gateways) -> None:
-    async with rig_with(gateways, log={"level": "info", "access": True}) as rig:
-        rig.serve(echo)
+    async with rig_with(gateways, echo, log={"level": "info", "access": True}) as rig:
         for asked in (post(call("ping")), post(filtered()), request(), post(filtered(status=1))):
             await rig.ask(asked)
         await logged(rig.gateway, '"failed"')
@@ -506,8 +484,7 @@ UNPRINTABLE = "\x80\x85\x9b31m\x9f\u2028\u202e\ue000"
 async def test_what_a_peer_says_stands_in_the_log_as_printable_text(gateways: Gateways, form: str) -> None:
     """C1 controls, NEL among them, stood raw in lines: a terminal obeys them, and some readers end a line there."""
     raw = bytes(range(0x80, 0xFF, 2)) + b"\x85\xff"
-    async with own(gateways, log={"level": "debug", "format": form, "access": True, "audit": True}) as rig:
-        rig.serve(echo)
+    async with own(gateways, echo, log={"level": "debug", "format": form, "access": True, "audit": True}) as rig:
         await rig.ask(request(fields=[b"X-Request-Id: r-" + raw]))
         await rig.ask(post(call(UNPRINTABLE, {"task": {}}), b"X-Request-Id: m"))
         await rig.ask(request(fields=[b"Traceparent: " + raw]))
@@ -544,8 +521,7 @@ async def test_a_storm_of_what_is_no_request_writes_a_line_a_second_with_a_count
 
 
 async def test_a_storm_beyond_connections_max_writes_a_line_a_second_with_a_count(gateways: Gateways) -> None:
-    async with own(gateways, limits={"connections_max": 1}) as rig:
-        rig.serve(echo)
+    async with own(gateways, echo, limits={"connections_max": 1}) as rig:
         first = await rig.client(request())
         assert (await first.response()).status == 200
         began_at, count = monotonic(), 60
@@ -576,8 +552,7 @@ async def test_p95_is_of_whole_answers(gateways: Gateways, coding: str) -> None:
         await asyncio.sleep(SLOW_S)
         await peer.send(rest)
 
-    async with rig_with(gateways) as rig:
-        rig.serve(slow)
+    async with rig_with(gateways, slow) as rig:
         for number in range(5):
             await rig.ask(post(filtered(number) if coding == "a list" else call("tools/call", number)))
         assert await p95(rig) > 0.1

@@ -12,8 +12,9 @@ import pytest
 
 from gateway.mcp.observations import TOOL_CHARS_MAX
 from tests.launch import Gateway, Gateways
-from tests.relay.messages import Json, answer, call, fault, filtered, page, result, task
+from tests.relay.messages import Json, call, fault, filtered, page, result, task
 from tests.relay.test_page import EVERYWHERE, HOSTILE, SCHEMES, SIZES, ask, browser, contrast, opened, playwright
+from tests.relay.wire import answer
 from tests.upstream import in_a_thread
 
 __all__ = ["browser"]  # the fixture

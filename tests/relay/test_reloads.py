@@ -12,23 +12,9 @@ import pytest
 
 from gateway import config as gateway_config
 from tests.launch import Gateways, eventually, listening, logged, port_of, settings
-from tests.relay.messages import (
-    LAST_CHUNK,
-    answer,
-    call,
-    chunk,
-    event,
-    filtered,
-    notification,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import call, filtered, notification, page, result, task
 from tests.relay.rig import Rig, Server, body, final, ids, own, rig_with
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 from tests.tools import localhost
 from tests.upstream import Upstream
 
@@ -158,8 +144,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 async def test_sighup_with_a_bad_file_changes_nothing_and_says_so(gateways: Gateways) -> None:
-    async with own(gateways) as rig:
-        rig.serve(Server({None: page(TASKS)}))
+    async with own(gateways, Server({None: page(TASKS)})) as rig:
         gateway = rig.gateway
         assert gateway.file is not None
         good = rig.settings()
@@ -273,8 +258,7 @@ async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways, sam
     tasks = [task(f"t-{number}") for number in range(20_000)]
     pages = {str(at) if at else None: page(tasks[at : at + 4000], str(at + 4000)) for at in range(0, 20_000, 4000)}
     pages["16000"] = page(tasks[16_000:])
-    async with rig_with(gateways) as rig:
-        rig.serve(Server(pages))
+    async with rig_with(gateways, Server(pages)) as rig:
         assert final(await rig.ask(rig.post(filtered())))["result"]["_meta"]["taskgate/total"] == 20_000
         app = rig.app
         other = settings(rig.gateway.port, rig.gateway.admin, 1)

@@ -9,20 +9,9 @@ import pytest
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, port_of
 from tests.peer import Client
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    answer,
-    call,
-    chunk,
-    filtered,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import call, filtered, page, result, task
 from tests.relay.rig import Place, Server, body, final, ids, rig_at, rig_with
+from tests.relay.wire import answer, chunk, post, request, response, stream
 from tests.upstream import Upstream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -137,9 +126,8 @@ async def test_tasks_of_several_upstreams_are_kept_apart(several: Several) -> No
 
 async def test_what_is_added_only_when_configured(gateways: Gateways) -> None:
     given = [b"X-Forwarded-For: 192.0.2.1", b"Forwarded: for=192.0.2.1", b"Via: 1.1 other"]
-    async with rig_with(gateways, upstream={"add_headers": ["x-forwarded", "forwarded", "via"]}) as rig:
-        rig.serve(Server({}))
-        await rig.ask(post(call("x"), *given))
+    async with rig_with(gateways, Server({}), upstream={"add_headers": ["x-forwarded", "forwarded", "via"]}) as rig:
+        await rig.ask(post(call("x"), *given, b"X-Forwarded-Proto: https", b"X-Forwarded-Host: evil"))
         asked = rig.upstream.requests[0]
         added = [b": ".join(f) for f in asked.fields if f[0].lower() in (b"x-forwarded-for", b"forwarded", b"via")]
         assert added[:3] == given, "what came stays, and comes first: each hop appends"
@@ -172,13 +160,10 @@ async def test_the_clients_host_is_quoted_in_forwarded(gateways: Gateways, host:
 
 # What a `Location` or an `endpoint` event says, and what a client of a `Location` is to read.
 SAID = {
-    "/messages/?session_id=0f8c": "{path}/messages/?session_id=0f8c",
-    "http://{own}/messages": "{base}/messages",
-    "//{own}/messages": "{base}/messages",
-    "messages?sessionId=1": "messages?sessionId=1",
-    "//elsewhere/messages": "//elsewhere/messages",
-    "https://elsewhere/messages": "https://elsewhere/messages",
-}
+    "/messages/?session_id=0f8c": "{path}/messages/?session_id=0f8c", "http://{own}/messages": "{base}/messages",
+    "//{own}/messages": "{base}/messages", "messages?sessionId=1": "messages?sessionId=1",
+    "//elsewhere/messages": "//elsewhere/messages", "https://elsewhere/messages": "https://elsewhere/messages",
+}  # fmt: skip
 # How an upstream is found, the path in front of its own on the way there, and where its clients are told that it is.
 PLACES: dict[str, tuple[Json, str, str]] = {
     "root": ({}, "", "http://{host}"),

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from tests.fields import IDS
 from tests.launch import Gateways, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, result, task
+from tests.relay.messages import Json, call, fault, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Script, Session, body, final, ids, rig_with
+from tests.relay.wire import answer
 from tests.tools import localhost
 
 NATIVE: Json = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
@@ -80,8 +80,7 @@ async def test_a_reload_to_another_server_forgets_what_the_old_one_said(gateways
 
 
 async def test_a_native_filter_keeps_no_index(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(serving(NATIVE, []))
+    async with rig_with(gateways, serving(NATIVE, [])) as rig:
         session = Session(rig)
         await session.ask(call("initialize"))
         await session.ask(call("tasks/list"))
@@ -94,8 +93,7 @@ async def test_the_least_of_every_limit_still_relays_and_answers(gateways: Gatew
     sizes = dict.fromkeys(("inspected_body_bytes_max", "inspected_event_bytes_max", "header_bytes_max"), "1KiB")
     limits = {**sizes, "connections_max": 1, "keepalive_timeout": 0, "stall_timeout": "1s"}
     least = {"index": {**index, "memory_bytes_max": "1MiB", "max_age": 0}, "limits": limits}
-    async with rig_with(gateways, upstream={"requests_max": 1, "idle_timeout": 0}, **least) as rig:
-        rig.serve(serving(OURS, []))
+    async with rig_with(gateways, serving(OURS, []), upstream={"requests_max": 1, "idle_timeout": 0}, **least) as rig:
         session = Session(rig)
         one = await rig.client(*(session.request(call(name, 1)) for name in ("initialize", "ping", "tasks/list")))
         for number in (1, 2, 3):
@@ -109,18 +107,10 @@ async def test_the_least_of_every_limit_still_relays_and_answers(gateways: Gatew
 
 async def crawls_for(gateways: Gateways, *callers: list[bytes]) -> int:
     """How many crawls it takes to answer these callers of one session, each by these fields, at once."""
-    async with rig_with(gateways, index={"max_age": "60s"}) as rig:
-        rig.serve(serving(OURS, []))
+    async with rig_with(gateways, serving(OURS, []), index={"max_age": "60s"}) as rig:
         for fields in callers:
             assert len(final(await rig.ask(rig.post(filtered(), *fields)))["result"]["tasks"]) == 1
         return len(rig.asked("tasks/list"))
-
-
-async def test_a_field_that_a_proxy_adds_is_nobodys_identity(gateways: Gateways) -> None:
-    """It differs with every request. As an identity it would give each request its own index."""
-    added = [[b"%b: %d" % (name, number) for name in IDS] for number in range(3)]
-    assert await crawls_for(gateways, *added) == 1
-    assert await crawls_for(gateways, [b"X-Unknown: 1"], [b"X-Unknown: 2"]) == 2
 
 
 async def test_the_order_of_repeated_fields_is_part_of_an_identity_and_that_of_others_is_not(
@@ -165,8 +155,7 @@ async def test_a_refusal_under_a_crawl_loses_nothing_that_comes_after_it(gateway
                 return answer(result(message["id"], made))
         return answer(result(message["id"], {"task": made}))
 
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(script)
+    async with rig_with(gateways, script, log=LOG) as rig:
         session = Session(rig)
         query = asyncio.create_task(session.ask(filtered()))
         await asked_for.wait()

@@ -3,8 +3,8 @@
 import asyncio
 
 from tests.launch import Gateways
-from tests.relay.messages import LAST_CHUNK, chunk, event, request, response, stream
 from tests.relay.rig import Rig, rig_with
+from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
 
 TEXT = b"Content-Type: text/plain"
 STALL_S = 1
@@ -12,7 +12,7 @@ STALL_S = 1
 
 async def test_what_came_before_the_upstreams_end_reaches_a_slow_client(rig: Rig) -> None:
     """The upstream ends a stream without its last chunk: the client gets every event of it, and sees the cut."""
-    events = [event(b"%d" % number + b"x" * 1000) for number in range(1500)]
+    events = [event(b"%d" % number + b"x" * 10_000) for number in range(150)]
     one = await rig.client(request())
     one.pause()
     peer = await rig.upstream.request()
@@ -95,9 +95,9 @@ async def test_the_reader_of_a_stream_may_pause(gateways: Gateways) -> None:
         one, peer = await rig.begin(request())
         await peer.send(stream())
         one.pause()
-        events = [event(b"%d" % number + b"x" * 10_000) for number in range(1000)]
+        events = [event(b"%d" % number + b"x" * 50_000) for number in range(200)]
         sending = asyncio.create_task(peer.send(*map(chunk, events)))
-        await asyncio.sleep(3 * STALL_S)  # `send` waits for 5 s at most
+        await asyncio.sleep(2.2 * STALL_S)
         one.resume()
         await sending
         await peer.send(LAST_CHUNK)
@@ -128,15 +128,3 @@ async def test_a_request_that_breaks_behind_its_answer_gets_no_second_one(rig: R
     await one.send(b"zz\r\n")
     await one.ends()
     assert one.received.count(b"HTTP/1.1 ") == 1
-
-
-async def test_what_a_client_says_of_its_own_address_is_not_believed(gateways: Gateways) -> None:
-    async with rig_with(gateways, upstream={"add_headers": ["x-forwarded"]}) as rig:
-        await rig.client(
-            request(fields=[b"X-Forwarded-Proto: https", b"X-Forwarded-Host: evil", b"X-Forwarded-For: 6.6.6.6"])
-        )
-        await rig.upstream.request()
-        sent = [(name.lower(), value) for name, value in rig.upstream.requests[0].fields]
-        assert [v for n, v in sent if n == b"x-forwarded-proto"] == [b"http"]
-        assert [v for n, v in sent if n == b"x-forwarded-host"] == [b"localhost"]
-        assert [v for n, v in sent if n == b"x-forwarded-for"] == [b"6.6.6.6", b"127.0.0.1"]

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.launch import Gateways, eventually
-from tests.relay.messages import call, chunk, filtered, page, request, response, task
+from tests.relay.messages import call, filtered, page, task
 from tests.relay.rig import Rig, Server, body, rig_with
+from tests.relay.wire import chunk, request, response
 
 JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
@@ -53,7 +54,7 @@ async def test_half_a_body_does_not_hold_its_connection_for_ever(gateways: Gatew
 
 async def test_a_client_is_not_to_blame_for_what_the_upstream_takes_slowly(gateways: Gateways) -> None:
     """While its body is held up by back-pressure, nothing is read of it."""
-    async with impatient(gateways, "3s") as rig:
+    async with impatient(gateways, "2s") as rig:
         one = await rig.client()
         size = 24 << 20
         sending = asyncio.create_task(
@@ -61,7 +62,7 @@ async def test_a_client_is_not_to_blame_for_what_the_upstream_takes_slowly(gatew
         )
         peer = await rig.upstream.head()
         peer.pause()
-        until = time.monotonic() + 7
+        until = time.monotonic() + 4.5
         while time.monotonic() < until:
             await asyncio.sleep(0.02)
             peer.incoming.feed(await asyncio.get_running_loop().sock_recv(peer.sock, 32 << 10))
@@ -126,13 +127,13 @@ async def test_a_client_that_stops_reading_in_the_middle_is_cut(gateways: Gatewa
 
 
 async def test_a_client_that_reads_slowly_and_steadily_gets_all(gateways: Gateways) -> None:
-    async with impatient(gateways, "2s") as rig:
+    async with impatient(gateways, "1500ms") as rig:
         one, peer = await rig.begin(request())
         one.pause()
         size = 24 << 20
         pieces = [bytes(1 << 20)] * (size >> 20)
         pouring = asyncio.create_task(peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, *pieces))
-        until = time.monotonic() + 5
+        until = time.monotonic() + 3.5
         while time.monotonic() < until:
             await asyncio.sleep(0.05)
             one.incoming.feed(await asyncio.get_running_loop().sock_recv(one.sock, 32 << 10))
@@ -197,7 +198,7 @@ async def test_a_client_that_does_not_read_makes_no_upstream_look_stalled(gatewa
         peer = await rig.upstream.request()
         await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
         sending = asyncio.create_task(peer.send(b"x" * size))
-        for _ in range(16):  # longer than two stalls
+        for _ in range(10):  # longer than two stalls
             await asyncio.sleep(0.25)
             one.resume()
             await asyncio.sleep(0.01)

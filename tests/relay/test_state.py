@@ -17,8 +17,9 @@ from gateway.upstream.upstreams import watch
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, logged, port_of, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import answer, call, chunk, filtered, page, post, request, response, result, stream
+from tests.relay.messages import call, filtered, page, result
 from tests.relay.rig import Rig, body, own, rig_with
+from tests.relay.wire import answer, chunk, post, request, response, stream
 from tests.upstream import Upstream
 
 PROBE_S = 1.25  # the first probe comes so long after a down at the latest
@@ -181,8 +182,7 @@ async def test_a_head_for_which_the_gateway_has_no_room_says_nothing_of_the_serv
 
 async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: Gateways) -> None:
     with held_port() as other:
-        async with rig_with(gateways, log={"level": "info"}) as rig:
-            rig.serve(pong)
+        async with rig_with(gateways, pong, log={"level": "info"}) as rig:
             await rig.ask(post(call("ping")))
             here = rig.gateway.port, rig.gateway.admin
             for changed, value in (({"requests_max": 9}, 1.0), ({"url": f"http://127.0.0.1:{port_of(other)}/"}, None)):

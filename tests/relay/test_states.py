@@ -201,16 +201,8 @@ class Start:
 
 
 REQUESTS: Final = (
-    (GET,),
-    (LAST,),
-    (GET, PART),
-    (GET, GET),
-    (GET, GET, GET),
-    (GET, GARBAGE),
-    (POST,),
-    (LAST_POST,),
-    (GET, POST),
-)
+    (GET,), (LAST,), (GET, PART), (GET, GET), (GET, GET, GET), (GET, GARBAGE), (POST,), (LAST_POST,), (GET, POST),
+)  # fmt: skip
 STARTS: Final[dict[str, list[Start]]] = {
     "HANDSHAKE": [Start(tls=True), Start((PART_OF_HELLO,), tls=True), Start(tls=True, connections_max=0)],
     "IDLE": [Start(), Start((GET,), (answer,))],

@@ -12,8 +12,9 @@ import pytest
 from tests.certificates import signed
 from tests.launch import Gateways, listening, logged, port_of
 from tests.relay.http1 import Reader
-from tests.relay.messages import LAST_CHUNK, Json, call, chunk, event, post, request, response, stream
+from tests.relay.messages import Json, call
 from tests.relay.rig import Place, Rig, failed, own, rig_at, tls_client
+from tests.relay.wire import LAST_CHUNK, chunk, event, post, request, response, stream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 

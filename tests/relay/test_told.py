@@ -9,38 +9,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.launch import Gateways, changes, logged, samples
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    answer,
-    call,
-    chunk,
-    event,
-    fault,
-    filtered,
-    initialized,
-    notification,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import call, fault, filtered, initialized, notification, page, result, task
 from tests.relay.rig import Rig, Server, body, own, rig_with
+from tests.relay.wire import answer, chunk, event, post, request, response, stream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 TASKS = [task("t-1"), task("t-2", "completed")]
 
 
 SECRETS = {
-    "token": "s3cr3t-t0ken-of-the-caller",
-    "session": "s3cr3t-session-0f8c",
-    "task": "s3cr3t-task-17",
-    "cookie": "s3cr3t-cookie",
-    "body": "s3cr3t-in-a-body",
-    "query": "s3cr3t-in-a-query",
+    "token": "s3cr3t-t0ken-of-the-caller", "session": "s3cr3t-session-0f8c", "task": "s3cr3t-task-17",
+    "cookie": "s3cr3t-cookie", "body": "s3cr3t-in-a-body", "query": "s3cr3t-in-a-query",
     "challenge": "s3cr3t-challenge",
-}
+}  # fmt: skip
 
 
 async def some_traffic(rig: Rig) -> None:
@@ -211,8 +192,7 @@ async def test_what_is_refused_is_not_quoted_in_the_log(gateways: Gateways) -> N
 
 async def test_a_method_of_a_clients_own_making_is_not_logged_at_any_length(gateways: Gateways) -> None:
     """`method` is any string in the body. The log shows a limited part of it."""
-    async with rig_with(gateways, log={"level": "debug"}) as rig:
-        rig.serve(Server({}))
+    async with rig_with(gateways, Server({}), log={"level": "debug"}) as rig:
         await rig.ask(post(call("x" * 100_000)))
         await logged(rig.gateway, '"message": "failed"')
         assert max(map(len, rig.gateway.log.splitlines())) < 2000
@@ -220,8 +200,7 @@ async def test_a_method_of_a_clients_own_making_is_not_logged_at_any_length(gate
 
 async def test_one_line_for_a_request_at_debug_and_none_at_info(gateways: Gateways) -> None:
     for level, expected in (("debug", 3), ("info", 0)):
-        async with own(gateways, log={"level": level}) as rig:
-            rig.serve(Server({None: page(TASKS)}))
+        async with own(gateways, Server({None: page(TASKS)}), log={"level": level}) as rig:
             for asked in (request(), post(filtered()), request()):
                 assert (await rig.ask(asked)).status in (200, 202)
             rig.gateway.signal(signal.SIGTERM)

@@ -9,8 +9,9 @@ import pytest
 from tests.launch import Gateways, eventually, logged
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, fault, filtered, page, result, task
+from tests.relay.messages import Json, call, fault, filtered, page, result, task
 from tests.relay.rig import Rig, Server, Session, body, final, ids, own, rig_with
+from tests.relay.wire import answer
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(9)]
 PAGES: dict[str | None, Json] = {
@@ -87,8 +88,7 @@ async def test_a_list_by_task_ids_is_answered(gateways: Gateways, known: bool) -
 
 async def test_more_ids_than_pages_are_asked_for_too(gateways: Gateways) -> None:
     """Where it fits an index, reading the pages would be cheaper: here it cannot help."""
-    async with rig_with(gateways, index={"max_age": "0s", "tasks_max": 7}) as rig:
-        rig.serve(Tasks({None: page(TASKS)}))
+    async with rig_with(gateways, Tasks({None: page(TASKS)}), index={"max_age": "0s", "tasks_max": 7}) as rig:
         session = Session(rig)
         await refused(session, "index.tasks_max")
         named = [t["taskId"] for t in TASKS[:6]]

@@ -28,8 +28,9 @@ from gateway.transport.log_rate_limit import LogLimit
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, fault, filtered, notification, page, post, request, task
+from tests.relay.messages import Json, call, fault, filtered, notification, page, task
 from tests.relay.rig import Rig, Server, body, final, own, rig_with
+from tests.relay.wire import answer, post, request
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -302,8 +303,7 @@ async def test_nothing_secret_is_in_a_span(gateways: Gateways) -> None:
 async def test_a_tracestate_is_in_no_span_and_no_log_and_goes_up_as_it_came(gateways: Gateways, state: str) -> None:
     """OpenTelemetry logs a malformed one as it came."""
     with collecting() as collector:
-        async with own(gateways, traces=collector.traces) as rig:
-            rig.serve(no_content)
+        async with own(gateways, no_content, traces=collector.traces) as rig:
             await rig.ask(post(call("ping"), SAMPLED, f"tracestate: {state}".encode()))
             [span] = await collector.until(1)
             assert (span.trace_id.hex(), span.trace_state) == (TRACE, "")
@@ -354,8 +354,7 @@ async def test_a_collector_delays_nobody(gateways: Gateways, monkeypatch: pytest
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
     with collecting(hangs=True) as collector, held_port() as nobody:
         traces = collector.traces if hangs else {"endpoint": f"http://127.0.0.1:{port_of(nobody)}"}
-        async with own(gateways, traces=traces) as rig:
-            rig.serve(no_content)
+        async with own(gateways, no_content, traces=traces) as rig:
             for _ in range(3):
                 assert (await rig.ask(post(call("ping")))).status == 202
             rig.gateway.signal(signal.SIGTERM)

@@ -25,21 +25,9 @@ from tests.launch import Gateways, eventually, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
 from tests.relay.conftest import SMALL_HEADER_BYTES
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    answer,
-    call,
-    chunk,
-    chunked,
-    fault,
-    filtered,
-    initialized,
-    page,
-    request,
-    response,
-    result,
-    task,
-)
+from tests.relay.messages import call, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Server, body, final, own, rig_with
+from tests.relay.wire import answer, chunked, request, response
 from tests.upstream import Upstream
 
 TEXT = b"Content-Type: text/plain"
@@ -89,8 +77,7 @@ async def test_a_server_that_answers_twice_is_not_given_a_second_request(gateway
         answered += 1
 
     foreign = 0
-    async with rig_with(gateways) as rig:
-        rig.serve(twice)
+    async with rig_with(gateways, twice) as rig:
         for _ in range(40):
             one, other = await rig.client(), await rig.client()
             await one.send(request(target=b"/twice"))
@@ -249,19 +236,6 @@ async def test_a_trailer_keeps_no_connection(rig: Rig, trailer: bytes) -> None:
     await next_is_fresh(rig, one, peer)
 
 
-async def test_an_answer_before_the_request_was_whole_ends_the_connection(rig: Rig) -> None:
-    one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 10"]), b"01234")
-    peer = await rig.upstream.head()
-    await peer.send(response(b"enough"))
-    assert (await one.response()).body == b"enough"
-    await one.close()  # the rest never comes
-    await peer.ends()
-    other, fresh = await rig.begin(request())
-    assert fresh is not peer
-    await fresh.send(response(b"mine"))
-    assert (await other.response()).body == b"mine"
-
-
 # ---- answers that are none ----
 
 
@@ -304,6 +278,9 @@ async def test_a_flood_of_1xx_is_as_fast_as_its_reader(process_rig: Rig) -> None
     await peer.ends()
 
 
+# ---- a body that is not as long as its head says ----
+
+
 async def test_the_answer_behind_a_flood_of_1xx_comes(process_rig: Rig) -> None:
     """And others are served meanwhile."""
     one, peer = await process_rig.begin(request())
@@ -321,9 +298,6 @@ async def test_the_answer_behind_a_flood_of_1xx_comes(process_rig: Rig) -> None:
     await pouring
     await one.hears(b"mine")
     assert one.received.count(b" 103 ") == 8000
-
-
-# ---- a body that is not as long as its head says ----
 
 
 class Blind:
@@ -371,7 +345,7 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
         await server.wait_closed()
 
 
-# ---- heads that came before ----
+# ---- connections that a server authenticates ----
 
 
 async def test_a_head_that_came_before_is_framed_for_each_client(rig: Rig) -> None:
@@ -388,52 +362,6 @@ async def test_a_head_that_came_before_is_framed_for_each_client(rig: Rig) -> No
         assert (head.body, head.values(b"transfer-encoding")) == (b"", [b"chunked"])
         last = await rig.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert (last.body, last.values(b"connection")) == (b"ok", [b"close"])
-
-
-# ---- connections that a server authenticates ----
-
-
-class Ntlm:
-    """A server that authenticates connections: after three legs every request on one is that user's."""
-
-    def __init__(self) -> None:
-        self.users: dict[Peer, bytes] = {}
-        self.half: set[Peer] = set()
-
-    async def __call__(self, asked: Message, peer: Peer) -> bytes:
-        """Answer a request."""
-        given = asked.value(b"authorization")
-        if given == b"NTLM negotiate":
-            self.half.add(peer)
-            return response(b"", b"WWW-Authenticate: NTLM challenge", status=b"401 Unauthorized")
-        if given is not None and given.startswith(b"NTLM user="):
-            if peer not in self.half:
-                return response(b"", b"WWW-Authenticate: NTLM", status=b"401 Unauthorized")
-            self.users[peer] = given.removeprefix(b"NTLM user=")
-        if peer not in self.users:
-            return response(b"", b"WWW-Authenticate: NTLM", status=b"401 Unauthorized")
-        user = self.users[peer].decode()
-        message = body(asked)
-        if message is None:
-            return response(user.encode())
-        if message["method"] == "tasks/list":
-            return answer(result(message["id"], page([task(f"of-{user}"), task(f"done-{user}", "completed")])))
-        if message["method"] == "initialize":
-            return answer(result(message["id"], initialized()))
-        return answer(fault(message["id"], -32601, user))
-
-
-async def test_a_login_by_connection_comes_about_for_nobody(rig: Rig) -> None:
-    """A client without credentials was answered as another. Each leg comes on a connection of its own."""
-    rig.serve(Ntlm())
-    alice, bob = await rig.client(), await rig.client()
-    for number, fields in enumerate(([], [b"Authorization: NTLM negotiate"], [b"Authorization: NTLM user=alice"]), 1):
-        for one in (alice, bob):
-            await one.send(request(fields=fields))
-            got = await one.response(number)
-            assert (got.status, b"alice" in got.body) == (401, False)
-    assert (await rig.ask(request())).status == 401
-    await asyncio.gather(*(peer.ends() for peer in rig.upstream.connections))
 
 
 async def test_what_comes_with_credentials_of_a_connection_is_the_servers_own(rig: Rig) -> None:
@@ -481,17 +409,6 @@ async def test_another_clients_index_stays_when_one_is_authenticated_by_connecti
     got = final(await rig.ask(rig.post(filtered(3), token)))["result"]
     assert got["_meta"]["taskgate/total"] == 1
     assert len(rig.upstream.requests) - asked <= 1
-
-
-async def test_a_client_that_leaves_in_the_middle_leaves_no_connection(rig: Rig) -> None:
-    one, peer = await rig.begin(request(fields=[b"Authorization: NTLM a"]))
-    await one.close()
-    await peer.ends()
-    one, peer = await rig.begin(request())
-    await peer.send(b"HTTP/1.1 401 x\r\nWWW-Authenticate: NTLM\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x"))
-    await one.hears(b"NTLM")
-    await one.close()
-    await peer.ends()
 
 
 @pytest.mark.parametrize(

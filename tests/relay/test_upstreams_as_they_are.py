@@ -16,6 +16,7 @@ import pytest
 
 from gateway.config import ConfigError, parse
 from tests.certificates import Authority
+from tests.forked import ran
 from tests.launch import (
     Gateway,
     Gateways,
@@ -25,11 +26,10 @@ from tests.launch import (
     listening,
     logged,
     port_of,
-    run,
     samples,
     settings,
 )
-from tests.relay.messages import response
+from tests.relay.wire import response
 from tests.upstream import Cheap, fields_of
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -208,7 +208,7 @@ def test_a_unix_socket_that_somebody_listens_on_is_not_taken(tmp_path: Path, whi
         config |= {"listen": f"unix:{path}"} if which == "listen" else {"admin": {"listen": f"unix:{path}"}}
         file = tmp_path / "gate.yaml"
         file.write_text(json.dumps(config))
-        ended = run("--config", str(file))
+        ended = ran("--config", str(file))
     assert ended.returncode == 1
     assert f"cannot listen on unix:{path}: Address already in use" in ended.stderr
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from typing import Final
@@ -24,7 +25,9 @@ from gateway.tasks.guards import RequestCost
 from gateway.tasks.in_flight import InFlight
 from gateway.tasks.marks import FAILURES_MAX, Listing
 from gateway.tasks.sessions import CapabilityCache, Forgotten, Session, Sessions
+from tests.garbage import kept_garbage, left_in_cycles
 from tests.rules import plain
+from tests.seams import named
 from tests.test_sessions import outbox
 
 KEY: Final = Key("research", b"/mcp", b"0f8c", b"who")
@@ -201,3 +204,26 @@ async def test_an_answer_of_before_a_refusal_does_not_make_a_caller_accepted() -
     place.server = all_is_there
     await planner.ask_first(place.session, place, outbox())
     assert place.session.known.accepts
+
+
+@pytest.mark.parametrize("turns", range(1, 8))
+async def test_what_is_cancelled_while_it_ends_what_has_failed_leaves_no_cycle(turns: int) -> None:
+    async def fails() -> None:
+        raise Forgotten
+
+    async def lingers() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+
+    with kept_garbage():
+        all_of_them = asyncio.ensure_future(named("together")(fails(), fails(), lingers()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        all_of_them.cancel()
+        with suppress(asyncio.CancelledError, Forgotten):
+            await all_of_them
+        del all_of_them
+        await asyncio.sleep(0)  # the loop lets go of what it has just run
+        assert not left_in_cycles()

@@ -5,7 +5,7 @@ import gc
 import logging
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ from gateway.app import App
 from gateway.refresh import answer
 from tests.launch import Gateway, Gateways, app_before
 from tests.relay.messages import Json
-from tests.soak.play import Player
 from tests.soak.upstream import Upstream
 
-# Few places, so that one that is not given back is missed; a list is never fresh, so that every query asks.
+# Hardly more places than clients, so that those that are not given back are missed; a list is never fresh, so that
+# every query asks.
 SETTINGS: Final[Json] = {
-    "upstream": {"requests_max": 30, "idle_timeout": "300ms", "response_timeout": "20s"},
+    "upstream": {"requests_max": 70, "idle_timeout": "300ms", "response_timeout": "20s"},
     "index": {"max_age": "0s", "find_again": "session"},  # ids that are found by credentials outlive sessions (7.12)
     "log": {"level": "info"},
 }
@@ -82,8 +82,10 @@ class InProcess:
         tasks = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
         if tasks:
             return f"tasks: {tasks}"
-        clients, active = self._app._listener.connections, [p.active for p in self._app._pools.of.values()]
-        return f"clients {clients}, exchanges {active}" if clients or any(active) else ""
+        clients, pools = self._app._listener.connections, self._app._pools.of.values()
+        active, slots = [p.active for p in pools], [p.context.slots.taken for p in pools]
+        left = clients or any(active) or any(slots)
+        return f"clients {clients}, exchanges {active}, slots {slots}" if left else ""
 
     @staticmethod
     def objects() -> dict[str, int]:
@@ -189,12 +191,3 @@ async def process(gateways: Gateways, upstream: Upstream, changed: Json = SETTIN
         gate = Process(gateway, upstream)
         await gate.begin()
         yield gate
-
-
-async def traced(player: Player, gate: InProcess, seeds: Iterable[int]) -> Census:
-    """Play rounds, end the clients' sessions, and count what is held then, memory included."""
-    if not tracemalloc.is_tracing():
-        tracemalloc.start()
-    await player.play(seeds)
-    await player.forget_sessions()
-    return await gate.count()

@@ -11,13 +11,13 @@ import random
 from typing import Final, NamedTuple
 
 from tests.relay.http1 import End
-from tests.relay.messages import Json, answer, call, chunk, chunked, dumps, event, post, request, result
-from tests.soak import plan
+from tests.relay.messages import Json, call, dumps, result
+from tests.relay.wire import answer, chunk, chunked, event, post, request
+from tests.soak import census, plan
 from tests.soak.plan import Conversation, Death, Departure, Dice, Exchange, Made, identity
-from tests.soak.storm import STORM_SETTINGS
 
 INSPECTED_BYTES_MAX: Final = 100_000
-SETTINGS: Final[Json] = {**STORM_SETTINGS, "limits": {"inspected_body_bytes_max": INSPECTED_BYTES_MAX}}
+SETTINGS: Final[Json] = {**census.SETTINGS, "limits": {"inspected_body_bytes_max": INSPECTED_BYTES_MAX}}
 _METHODS: Final = (
     b"POST",
     b"POST",

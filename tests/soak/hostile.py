@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.relay.messages import LAST_CHUNK, chunk, chunked, request, response
+from tests.attack.responses import ROWS
+from tests.relay.wire import LAST_CHUNK, chunk, chunked, request, response
 from tests.soak.plan import MARK, Dice, Made
 
 _OCTETS: Final = b"Content-Type: application/octet-stream"
@@ -35,25 +36,10 @@ _REQUESTS: Final = (
     b"GET  /mcp HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\r\n%b\r\n\r\n",
 )
-_STATUS: Final = b"HTTP/1.1 200 OK\r\n"
 # Likewise. plan.py marks them behind the first line.
-_RESPONSES: Final = (
-    _STATUS + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
-    _STATUS + b"Content-Length: 2\r\nContent-Length: 20\r\n\r\nok",
-    _STATUS + b"Content-Length: 20\r\n\r\nok",
-    _STATUS + b"Content-Length: abc\r\n\r\nok",
-    _STATUS + b"Transfer-Encoding: chunked\r\n\r\n5\r\nok\r\n0\r\n\r\n",
-    _STATUS + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n0\r\n\r\n",
-    _STATUS + b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n",
-    _STATUS + b"X-Large: " + b"x" * 200_000 + b"\r\nContent-Length: 2\r\n\r\nok",
-    _STATUS + b"X-Folded: a\r\n b\r\nContent-Length: 2\r\n\r\nok",
-    b"HTTP/1.1 99 Odd\r\nContent-Length: 2\r\n\r\nok",
-    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
-    b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
-    b"HTTP/1.1 200 O\0K\r\nContent-Length: 2\r\n\r\nok",
-    b"\x15\x03\x01\x00\x02\x02\x46\r\n\r\n",
-    b"",
-)
+_RESPONSES: Final = [
+    b"".join(piece for piece in row.sent if isinstance(piece, bytes)) for row in ROWS if not row.crawled
+]
 
 
 def _hostile_request(dice: Dice) -> Made:
@@ -118,14 +104,9 @@ def _old_client(dice: Dice) -> Made:
 
 
 KINDS: Final[dict[str, Callable[[Dice], dict[str, Any]]]] = {
-    "hostile request": _hostile_request,
-    "hostile response": _hostile_response,
-    "more than asked": _more_than_asked,
-    "trailers down": _trailers_down,
-    "trailers up": _trailers_up,
-    "HEAD": _head,
-    "HTTP/1.0": _old_client,
+    "hostile request": _hostile_request, "hostile response": _hostile_response, "more than asked": _more_than_asked,
+    "trailers down": _trailers_down, "trailers up": _trailers_up, "HEAD": _head, "HTTP/1.0": _old_client,
     "much, until the end": _much,
-}
+}  # fmt: skip
 BEHIND: Final = (b"garbage\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET /half HT", b"\r\n\r\n\r\n")
 WHOLE: Final = request(host=b"elsewhere.example")  # which the door refuses, should its turn come

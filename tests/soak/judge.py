@@ -1,18 +1,18 @@
-"""The judgement of one conversation: a complete response is the right one, or a 502 where the upstream had failed.
+"""The judgement of one conversation: a complete response is the right one, or a 502; an incomplete one looks cut.
 
-An incomplete one has nothing wrong in it, and looks cut.
+What the upstream has answered whole is whole at a client that stays.
 """
 
 import json
 import re
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from tests.relay.http1 import End, Fields, Malformed, Message, Reader
 from tests.relay.messages import Json
 from tests.relay.rig import body, told
-from tests.soak.plan import EXACT, MARK, NOT_IN_TRAILERS, Exchange, Round
+from tests.soak.plan import EXACT, MARK, NOT_IN_TRAILERS, Exchange
 
 _OF_ONE_HOP: Final = (b"connection", b"transfer-encoding", b"content-length")
 _FILTER: Final = re.compile(rb'"filter":')
@@ -20,38 +20,13 @@ _CAPABILITY: Final = {"methods", "taskIds", "status", "createdAt", "lastUpdatedA
 _FAILED: Final = -32603
 
 
-@dataclass(frozen=True)
-class Weather:
-    """What else goes on in a round, and so may meet an exchange that is not to blame."""
-
-    disturbed: bool  # idle connections die, or all of them; in this round or the one before
-    cut_short: bool  # all of them by FIN: what ends with its connection ends there
-    crawls_fail: bool  # a crawl that others may wait for dies more than once
-
-    @classmethod
-    def of(cls, played: Round, before: Round | None) -> "Weather":
-        deaths = [e.death for e in played.exchanges if e.tasks is not None and e.death is not None]
-        return cls(
-            disturbed=played.disturbs or (before is not None and before.disturbs),
-            cut_short=played.outage is not None and played.outage.how == "fin",
-            crawls_fail=len(deaths) > 1 or any(d.persists for d in deaths),
-        )
-
-    def may_fail(self, exchange: Exchange) -> bool:
-        """Whether the upstream can have failed an exchange: a crawl survives one connection that is dropped."""
-        if exchange.tasks is not None:
-            return self.disturbed or self.crawls_fail
-        return self.disturbed or exchange.death is not None
-
-
 def faults(
     exchanges: list[Exchange],
     received: bytes,
     end: End,
     left: bool,
-    weather: Weather,
     asked: list[bytes],
-    promised: Container[int] = (),
+    promised: Container[int],
 ) -> list[str]:
     """The faults in what came.
 
@@ -68,7 +43,7 @@ def faults(
     for exchange, response in zip(exchanges, came, strict=False):
         why = _foreign(exchange, response)
         if why is None and not exchange.is_hostile:
-            why = _whole(exchange, response, weather) if response.whole else _part(exchange, response, weather, left)
+            why = _whole(exchange, response) if response.whole else _part(exchange, response)
             if exchange.number in promised and not left and (response.status == 502 or not response.whole):
                 why = f"whole at the upstream, and lost ({why})"
         if why:
@@ -92,14 +67,12 @@ def right(exchange: Exchange) -> Message:
     return reader.responses([exchange.method], "fin")[-1]
 
 
-def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | None:
+def _whole(exchange: Exchange, response: Message) -> str | None:
     if response.status == 502:
-        if not weather.may_fail(exchange):
-            return "502, and the upstream had not failed"
         said = exchange.method == b"HEAD" or _is_failure(exchange, body(response))
         return None if said else "502 that says something else"
     if exchange.tasks is not None:
-        return _list(exchange, response, weather)
+        return _list(exchange, response)
     expected = right(exchange)
     if _end_to_end(response) != _end_to_end(expected):
         return "another head"
@@ -115,16 +88,14 @@ def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | Non
     if (response.body, response.trailers) == (expected.body, trailers):
         return None
     if response.framing == "close" and expected.body.startswith(response.body):
-        may_end = weather.cut_short or (death is not None and death.how == "fin" and death.at == "response")
+        may_end = death is not None and death.how == "fin" and death.at == "response"
         if may_end and expected.framing == "close":
             return None
         return f"cut, and ended cleanly, after {len(response.body)} of {len(expected.body)} bytes"
     return "complete and wrong"
 
 
-def _part(exchange: Exchange, response: Message, weather: Weather, left: bool) -> str | None:
-    if not left and not weather.may_fail(exchange):
-        return "cut, and the upstream had not failed"
+def _part(exchange: Exchange, response: Message) -> str | None:
     if exchange.tasks is not None or response.status == 502:
         return None
     expected = right(exchange)
@@ -141,12 +112,12 @@ def _is_failure(exchange: Exchange, error: Json | None) -> bool:
     return bool(error["id"] == (exchange.number if sent.startswith(b"{") else None))
 
 
-def _list(exchange: Exchange, response: Message, weather: Weather) -> str | None:
+def _list(exchange: Exchange, response: Message) -> str | None:
     """A filtered list; as a stream it has other messages first, and may end with an error."""
     *others, last = told(response)
     if any(m.get("method") != "notifications/message" for m in others):
         return "other messages"
-    if "error" in last and others and weather.may_fail(exchange):
+    if "error" in last and others:
         return None if _is_failure(exchange, last) else "an error that says something else"
     if response.status != 200 or last.get("id") != exchange.number or "result" not in last:
         return "no list"

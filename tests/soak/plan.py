@@ -1,4 +1,4 @@
-"""What happens in one round, drawn from its seed: who asks what, what the upstream answers, and who leaves when.
+"""What happens in one conversation, drawn from its seed: who asks what, what the upstream answers, and who leaves when.
 
 Every request names its exchange in `X-Request-Id`, which is no part of an identity (DESIGN 7), so that the upstream
 knows the exchange of the crawler's requests, too.
@@ -6,41 +6,18 @@ knows the exchange of the crawler's requests, too.
 
 import gzip
 import itertools
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tests.relay.http1 import End
-from tests.relay.messages import (
-    LAST_CHUNK,
-    Json,
-    answer,
-    call,
-    chunk,
-    dumps,
-    event,
-    filtered,
-    initialized,
-    notification,
-    page,
-    post,
-    request,
-    response,
-    result,
-    stream,
-    task,
-)
+from tests.relay.messages import Json, call, dumps, filtered, initialized, notification, page, result, task
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 SESSIONS: Final = [f"soak-{n}" for n in range(6)]
 TASKS_PER_SESSION: Final = 22
 PAGE_SIZE: Final = 5
-CONVERSATIONS_MAX: Final = 3
-EXCHANGES_MAX: Final = 3
-DEATHS: Final = 0.4  # of exchanges
-DEPARTURES: Final = 0.35  # of conversations
-OUTAGES: Final = 0.06  # of rounds
 BODY_BYTES_MAX: Final = 600_000
 EXACT: Final = b'"exact":123456789012345678901234567890.10'  # which no parser of numbers keeps
 STATUSES: Final = ("working", "completed", "failed", "input_required", "cancelled")
@@ -152,41 +129,6 @@ class Conversation:
         if self.departure is None or self.departure.at != "asking":
             return asked_bytes
         return int(self.departure.share * asked_bytes)
-
-
-@dataclass(frozen=True)
-class Outage:
-    """The upstream as a whole goes down, with all its connections, and is there again later."""
-
-    after_s: float
-    for_s: float
-    how: End
-
-
-@dataclass
-class Round:
-    """What happens at once."""
-
-    seed: int
-    conversations: list[Conversation]
-    outage: Outage | None
-    dice: random.Random = field(repr=False)
-
-    @property
-    def exchanges(self) -> list[Exchange]:
-        return [e for c in self.conversations for e in c.exchanges]
-
-    @property
-    def disturbs(self) -> bool:
-        """Whether connections die that are idle, or all: then a 502 may meet anyone."""
-        return self.outage is not None or any(e.death is not None and e.death.at == "behind" for e in self.exchanges)
-
-    def __str__(self) -> str:
-        lines = [f"seed {self.seed}; {self.outage}"]
-        for conversation in self.conversations:
-            lines.append(f"  pipelined: {conversation.pipelined}; {conversation.departure}")
-            lines += [f"    {e.number} {e.kind} of {e.session}; {e.death}" for e in conversation.exchanges]
-        return "\n".join(lines)
 
 
 # ---- kinds of exchanges ----
@@ -321,45 +263,21 @@ def _ended(dice: Dice) -> Made:
 
 
 KINDS: Final[dict[str, Callable[[Dice], Made]]] = {
-    "JSON": _json,
-    "events": _events,
-    "chunks": _chunks,
-    "until the end": _until_the_end,
-    "upload": _upload,
-    "download": _download,
-    "GET stream": _stream,
-    "encoded": _encoded,
-    "initialize": _initialize,
-    "filtered": _filtered,
-    "tasks/list": _listed,
-    "tasks/get": _got,
-    "DELETE": _ended,
-}
-_OFTEN: Final = ("filtered", "filtered", "initialize")  # what the gateway has most to do with
+    "JSON": _json, "events": _events, "chunks": _chunks, "until the end": _until_the_end, "upload": _upload,
+    "download": _download, "GET stream": _stream, "encoded": _encoded, "initialize": _initialize,
+    "filtered": _filtered, "tasks/list": _listed, "tasks/get": _got, "DELETE": _ended,
+}  # fmt: skip
 
 
-# ---- rounds ----
-
-
-def draw(seed: int, kinds: Sequence[str] = (*KINDS, *_OFTEN)) -> Round:
-    source = random.Random(seed)
-    numbers = itertools.count(seed * 100)
-    conversations = []
-    for _ in range(source.randint(1, CONVERSATIONS_MAX)):
-        exchanges = [exchange(source, next(numbers), kinds) for _ in range(source.randint(1, EXCHANGES_MAX))]
-        conversations.append(conversation(source, exchanges))
-    outage = None
-    if source.random() < OUTAGES:
-        outage = Outage(source.uniform(0, 0.01), source.uniform(0, 0.02), source.choice(["fin", "rst"]))
-    return Round(seed, conversations, outage, source)
+# ---- conversations ----
 
 
 def exchange(
     source: random.Random,
     number: int,
     names: Sequence[str],
-    deaths: float = DEATHS,
-    kinds: Mapping[str, Callable[[Dice], Made]] = KINDS,
+    deaths: float,
+    kinds: Mapping[str, Callable[[Dice], Made]],
 ) -> Exchange:
     """An exchange of one of these kinds. `deaths`: the share that meets a death."""
     kind = source.choice(names)
@@ -378,7 +296,7 @@ def marked(response: bytes, number: int) -> bytes:
     return response.replace(b"\r\n", b"\r\n%b: %d\r\n" % (MARK, number), 1)
 
 
-def conversation(source: random.Random, exchanges: list[Exchange], departures: float = DEPARTURES) -> Conversation:
+def conversation(source: random.Random, exchanges: list[Exchange], departures: float) -> Conversation:
     """These exchanges on one connection, as far as it can carry them. `departures`: the share of early leavers."""
     # What stays open is the last of its connection, and what the end of the connection ends too.
     exchanges = exchanges[: next((i for i, e in enumerate(exchanges, 1) if _ends(e)), None)]
@@ -408,8 +326,3 @@ def mark_cut(made: Conversation) -> None:
 def _ends(exchange: Exchange) -> bool:
     closes = exchange.is_closing or b" HTTP/1.0\r\n" in exchange.asked[:100]
     return closes or exchange.stays_open or exchange.is_hostile
-
-
-def parsed(message: bytes) -> Any:
-    """A JSON message with its numbers as they are written."""
-    return json.loads(message, parse_int=str, parse_float=str)

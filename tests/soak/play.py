@@ -1,16 +1,15 @@
-"""Plays rounds: clients in front of a gateway, the upstream behind it, and the checks after each."""
+"""Plays conversations: a client in front of a gateway, the upstream behind it, and what is left after them."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container
 from itertools import pairwise
 from typing import Final
 
 from tests.peer import Client
-from tests.relay.messages import request, response
+from tests.relay.wire import request, response
 from tests.soak import judge
-from tests.soak.judge import Weather
-from tests.soak.plan import SESSIONS, Conversation, Exchange, Round, draw, identity, marked
+from tests.soak.plan import SESSIONS, Conversation, Exchange, identity, marked
 from tests.soak.upstream import Upstream
 
 SETTLE_S: Final = 5.0
@@ -20,7 +19,7 @@ PAUSES_S: Final = 0.01
 _LIST_BYTES: Final = 1500  # about, of what the gateway answers
 
 
-async def converse(port: int, conversation: Conversation, weather: Weather, promised: Container[int] = ()) -> list[str]:
+async def converse(port: int, conversation: Conversation, promised: Container[int]) -> list[str]:
     """One connection of a client's; the faults in what came (judge.py)."""
     client = await Client.connect(port)
     departure = conversation.departure
@@ -41,50 +40,17 @@ async def converse(port: int, conversation: Conversation, weather: Weather, prom
         elif departure is not None:
             client.finish()
         await client.close()
-    return judge.faults(conversation.exchanges, received, end, left, weather, methods, promised)
+    return judge.faults(conversation.exchanges, received, end, left, methods, promised)
 
 
-class Player:
-    """Plays rounds, one after the other. `left` tells what is still there after a round, if anything is."""
-
-    def __init__(self, port: int, upstream: Upstream, left: Callable[[], Awaitable[str]]) -> None:
-        self._port = port
-        self._upstream = upstream
-        self._left = left
-        self._before: Round | None = None
-
-    async def play(self, seeds: Iterable[int]) -> None:
-        """Play the rounds of these seeds. Raises AssertionError at the first that is not as it must be."""
-        for seed in seeds:
-            await self.round(draw(seed))
-
-    async def forget_sessions(self) -> None:
-        """Have the clients end their sessions, as hosts do: nothing needs to be known of them any more."""
-        everyone = draw(0, ["DELETE"])
-        everyone.outage = None
-        everyone.conversations = [Conversation([_ending(n, s)], False, [], None) for n, s in enumerate(SESSIONS)]
-        await self.round(everyone)
-
-    async def round(self, played: Round) -> None:
-        weather = Weather.of(played, self._before)
-        self._before = played
-        self._upstream.begin(played)
-        outage = asyncio.create_task(self._outage(played))
-        found: list[str] = []
-        for ended in await asyncio.gather(
-            *(converse(self._port, c, weather) for c in played.conversations), return_exceptions=True
-        ):
-            found += [f"{type(ended).__name__}: {ended}"] if isinstance(ended, BaseException) else ended
-        await outage
-        found += self._upstream.faults or await settled(self._upstream, self._left)
-        assert not found, "\n".join([*found, str(played)])
-
-    async def _outage(self, played: Round) -> None:
-        if played.outage is not None:
-            await asyncio.sleep(played.outage.after_s)
-            self._upstream.go_down(played.outage.how)
-            await asyncio.sleep(played.outage.for_s)
-            await self._upstream.start()
+async def forget_sessions(port: int, upstream: Upstream) -> None:
+    """Have the clients end their sessions, as hosts do: nothing needs to be known of them any more."""
+    for number, session in enumerate(SESSIONS):
+        asked = request(b"DELETE", fields=[*identity(session), b"X-Request-Id: %d" % number])
+        ending = Exchange(number, "DELETE", session, asked, marked(response(b""), number))
+        upstream.expect([ending])
+        assert not await converse(port, Conversation([ending], False, [], None), upstream.promised)
+        upstream.forget([ending])
 
 
 async def settled(upstream: Upstream, left: Callable[[], Awaitable[str]]) -> list[str]:
@@ -157,7 +123,7 @@ async def _responses(client: Client, wanted: int, last: Exchange) -> None:
     def are_there() -> bool:
         if client.end != "open":
             return True
-        came = client.responses()
+        came = [response for response in client.responses() if response.is_final]
         return len(came) >= wanted and (came[-1].whole or len(came[-1].body) == stays_at)
 
     await client.until(are_there, f"{wanted} responses")
@@ -166,8 +132,3 @@ async def _responses(client: Client, wanted: int, last: Exchange) -> None:
 def _split(data: bytes, cuts: list[float]) -> list[bytes]:
     ends = [0, *(int(cut * len(data)) for cut in cuts), len(data)]
     return [data[a:b] for a, b in pairwise(ends) if a < b]
-
-
-def _ending(number: int, session: str) -> Exchange:
-    asked = request(b"DELETE", fields=[*identity(session), b"X-Request-Id: %d" % number])
-    return Exchange(number, "DELETE", session, asked, marked(response(b""), number))

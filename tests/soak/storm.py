@@ -1,7 +1,7 @@
 """A storm: many clients at once, each exchange of a random kind, faults on both sides, and no pause.
 
-Every request and response has the number of its exchange. What a faultless upstream answers must arrive whole at a
-client that has not left. In the end nothing is left.
+Now and then the upstream is away, with all its connections. Every request and response has the number of its exchange.
+What the upstream answers whole must arrive whole at a client that has not left. In the end nothing is left.
 """
 
 import asyncio
@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.relay.http1 import Malformed
-from tests.relay.messages import Json
 from tests.soak import hostile, plan
-from tests.soak.census import SETTINGS, Census, InProcess, Process
-from tests.soak.judge import Weather
+from tests.soak.census import Census, InProcess, Process
 from tests.soak.plan import Conversation, Departure
-from tests.soak.play import Player, converse, settled
+from tests.soak.play import converse, forget_sessions, settled
 from tests.soak.upstream import Upstream
 
 CLIENTS: Final = 64
@@ -33,22 +31,19 @@ BEHIND: Final = 0.1
 BEHIND_LAST: Final = 0.5
 GROWTH_BYTES_MAX: Final = 16_000_000
 EXAMPLES: Final = 3  # of each kind of finding
-STORM_SETTINGS: Final[Json] = {**SETTINGS, "upstream": {**SETTINGS["upstream"], "requests_max": 1000}}
+OUTAGE_EVERY: Final = 400  # exchanges
+AWAY_S: Final = 0.02
 _KINDS: Final = {**plan.KINDS, **hostile.KINDS}
 _SMALL: Final = tuple(kind for kind in _KINDS if kind not in ("upload", "download", "much, until the end"))
 _NAMES: Final = (*_KINDS, *_SMALL, *_SMALL, *["filtered"] * 8)
-_WEATHER: Final = Weather(disturbed=True, cut_short=False, crawls_fail=True)
 # What a finding is called, by what it says; the first that fits.
 _CALLED: Final = {
-    "foreign": r"foreign|no exchange in this round",
-    "trailers that frame": r"trailers that frame",
+    "foreign": r"foreign|no exchange in this round", "trailers that frame": r"trailers that frame",
     "whole, and lost": r"and lost|no response",
     "a cut that looks whole": r"ended cleanly|came whole|to llhttp|came as another",
     "whole and wrong": r"complete and wrong|another head|another list|no list|edited|capability|502 that says",
-    "no HTTP": r"[Mm]alformed",
-    "not in time": r"not within|Timeout",
-    "sent twice": r"came twice",
-}
+    "no HTTP": r"[Mm]alformed", "not in time": r"not within|Timeout", "sent twice": r"came twice",
+}  # fmt: skip
 
 
 @dataclass
@@ -77,7 +72,7 @@ def called(finding: str) -> str:
     return next((name for name, words in _CALLED.items() if re.search(words, finding)), "other")
 
 
-def draw(seed: int) -> Conversation:
+def draw(seed: int, departures: float = DEPARTURES) -> Conversation:
     source = random.Random(seed)
     numbers = itertools.count(seed * 100)
     exchanges = [
@@ -86,7 +81,7 @@ def draw(seed: int) -> Conversation:
     for one in exchanges:
         if one.is_hostile or one.behind:
             one.death = None
-    made = plan.conversation(source, exchanges, DEPARTURES)
+    made = plan.conversation(source, exchanges, departures)
     if made.departure is not None and source.random() < HALF:
         made.departure = Departure(made.departure.at, made.departure.share, "fin", half=True)
     made.is_slow = source.random() < SLOW
@@ -107,9 +102,9 @@ async def blow(
     """A storm behind another one that warms up. What is held then and was not before is among the findings."""
     storm = Storm(gate.port, upstream, gate.left, draw)
     warming = await storm.play(seed, warm_up)
-    before = await _calm(gate, upstream)
+    before = await calm(gate, upstream)
     report = await storm.play(seed + warm_up, exchanges)
-    after = await _calm(gate, upstream)
+    after = await calm(gate, upstream)
     try:
         after.check(before, GROWTH_BYTES_MAX)
     except AssertionError as more:
@@ -119,10 +114,10 @@ async def blow(
     return report
 
 
-async def _calm(gate: InProcess | Process, upstream: Upstream) -> Census:
+async def calm(gate: InProcess | Process, upstream: Upstream) -> Census:
     """What is held when the connections that a storm may have spoilt are gone, and the clients end their sessions."""
     await upstream.deserted()
-    await Player(gate.port, upstream, gate.left).forget_sessions()
+    await forget_sessions(gate.port, upstream)
     return await gate.count()
 
 
@@ -151,18 +146,27 @@ class Storm:
             while report.exchanges < exchanges:
                 await self._converse(next(seeds), report)
 
-        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        await asyncio.gather(*(client() for _ in range(CLIENTS)), self._outages(report, exchanges))
         report.seconds = time.monotonic() - began_at
         report.findings += self._upstream.faults
         report.findings += await settled(self._upstream, self._left)
         return report
+
+    async def _outages(self, report: Report, exchanges: int) -> None:
+        """In a storm of all kinds, have the upstream go away now and then, and come back."""
+        for at in range(OUTAGE_EVERY // 2, exchanges - CLIENTS, OUTAGE_EVERY) if self._draw is draw else ():
+            while report.exchanges < at:  # noqa: ASYNC110  # nothing announces it
+                await asyncio.sleep(AWAY_S)
+            self._upstream.go_down("rst")
+            await asyncio.sleep(AWAY_S)
+            await self._upstream.start()
 
     async def _converse(self, seed: int, report: Report) -> None:
         conversation = self._draw(seed)
         report.exchanges += len(conversation.exchanges)
         self._upstream.expect(conversation.exchanges)
         try:
-            found = await converse(self._port, conversation, _WEATHER, self._upstream.promised)
+            found = await converse(self._port, conversation, self._upstream.promised)
         except (AssertionError, OSError, Malformed) as error:
             found = [f"{type(error).__name__}: {error}"]
         report.promised += sum(e.number in self._upstream.promised for e in conversation.exchanges)

@@ -1,4 +1,4 @@
-"""The script of the soak's upstream: it answers as the round says, and dies as the round says.
+"""The script of the soak's upstream: it answers as the conversations say, and dies as they say.
 
 It dies as processes do, by FIN or RST, at a byte of a request or a response, or with its listener and all connections
 at once. A request that no client sent, or that came twice, is a fault.
@@ -17,8 +17,9 @@ from tests.attack.readers import requests_by_llhttp
 from tests.launch import held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import End, Malformed, Message, Reader
-from tests.relay.messages import LAST_CHUNK, Json, answer, chunk, dumps, event, fault, notification, result, stream
-from tests.soak.plan import NOT_IN_TRAILERS, TASKS, Death, Exchange, Round, page_at
+from tests.relay.messages import Json, dumps, fault, notification, result
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, stream
+from tests.soak.plan import NOT_IN_TRAILERS, TASKS, Death, Exchange, page_at
 from tests.upstream import Listener
 
 DESERTED_S: Final = 10.0
@@ -122,7 +123,7 @@ class Line(Peer):
 
 
 class Upstream(Listener):
-    """All connections, and the round that is played."""
+    """All connections, and the exchanges that are expected."""
 
     def __init__(self) -> None:
         self._held = held_port()
@@ -158,6 +159,7 @@ class Upstream(Listener):
 
     def go_down(self, how: End) -> None:
         """End the listener and every connection, as a process that is killed does."""
+        self.promised.clear()
         self.shut()
         self.listening.close()
         for line in list(self.lines):
@@ -172,15 +174,6 @@ class Upstream(Listener):
                 return
             await asyncio.sleep(_PAUSE_MAX_S)
         raise AssertionError(f"{len(self.lines)} connections after {DESERTED_S:g} s in which nobody asked anything")
-
-    def begin(self, played: Round) -> None:
-        self.random = played.dice
-        self.faults.clear()
-        self._count.clear()
-        self._polls.clear()
-        self._exchanges.clear()
-        self.promised.clear()
-        self.expect(played.exchanges)
 
     def expect(self, exchanges: Iterable[Exchange]) -> None:
         self._exchanges.update((e.number, e) for e in exchanges)
@@ -201,7 +194,7 @@ class Upstream(Listener):
             request.start.startswith(b"OPTIONS ") and request.value(b"user-agent") == b"taskgate"
         )  # for its state
         if exchange is None and not is_probe and (number is None or int(number) not in self._gone):
-            self.faults.append(f"a request of no exchange in this round: {request.start!r}, {number!r}")
+            self.faults.append(f"a request of no exchange: {request.start!r}, {number!r}")
         return exchange
 
     def death_of(self, exchange: Exchange) -> Death | None:

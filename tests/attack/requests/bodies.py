@@ -6,22 +6,16 @@ from tests.attack.rows import WAYS, Pieces, Request, Seen, either, get, passes, 
 
 _SMUGGLED: Final = get(target=b"/smuggled")
 _CONTENTS: Final = {
-    "a-request": _SMUGGLED,
-    "a-response": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-    "a-last-chunk-and-a-request": b"0\r\n\r\n" + _SMUGGLED,
-    "only-line-ends": b"\r\n" * 20,
-    "every-byte": bytes(range(256)),
-    "the-http-2-preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-}
+    "a-request": _SMUGGLED, "a-response": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "a-last-chunk-and-a-request": b"0\r\n\r\n" + _SMUGGLED, "only-line-ends": b"\r\n" * 20,
+    "every-byte": bytes(range(256)), "the-http-2-preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+}  # fmt: skip
 _EXPECT: Final = b"Expect: 100-continue"
 _EXPECTATIONS: Final = {
-    "upper-case": b"Expect: 100-CONTINUE",
-    "with-a-parameter": b"Expect: 100-continue; x=y",
-    "among-others": b"Expect: x, 100-continue",
-    "unknown": b"Expect: x-unknown",
-    "200": b"Expect: 200-ok",
+    "upper-case": b"Expect: 100-CONTINUE", "with-a-parameter": b"Expect: 100-continue; x=y",
+    "among-others": b"Expect: x, 100-continue", "unknown": b"Expect: x-unknown", "200": b"Expect: 200-ok",
     "empty": b"Expect:",
-}
+}  # fmt: skip
 
 
 def _in_chunks(data: bytes) -> bytes:

@@ -12,14 +12,11 @@ _REFUSED: Final = [
 ]
 _VALUES: Final = {b"Origin": b"http://localhost"}
 _WRITTEN: Final = {
-    "behind-close": b"Connection: close, Authorization",
-    "upper-case": b"Connection: AUTHORIZATION",
-    "lower-case": b"connection: authorization",
-    "spaces": b"Connection: \t authorization \t ",
-    "commas": b"Connection: ,,authorization,",
-    "among-others": b"Connection: a,b,authorization,c",
+    "behind-close": b"Connection: close, Authorization", "upper-case": b"Connection: AUTHORIZATION",
+    "lower-case": b"connection: authorization", "spaces": b"Connection: \t authorization \t ",
+    "commas": b"Connection: ,,authorization,", "among-others": b"Connection: a,b,authorization,c",
     "tabs": b"Connection: x\t,\tAuthorization",
-}
+}  # fmt: skip
 _DROPPED: Final = [b"X-Foo", b"Accept", b"User-Agent", b"Accept-Language", b"Last-Event-ID", b"Traceparent", b"Range"]
 _KEPT: Final = {"host": b"Host", "all": b"host, content-length, transfer-encoding"}
 

@@ -5,15 +5,8 @@ from typing import Final
 from tests.attack.rows import Request, refused
 
 _BYTES: Final = {
-    "nul": b"\0",
-    "soh": b"\1",
-    "vt": b"\x0b",
-    "ff": b"\x0c",
-    "cr": b"\r",
-    "lf": b"\n",
-    "esc": b"\x1b",
-    "del": b"\x7f",
-}
+    "nul": b"\0", "soh": b"\1", "vt": b"\x0b", "ff": b"\x0c", "cr": b"\r", "lf": b"\n", "esc": b"\x1b", "del": b"\x7f",
+}  # fmt: skip
 _PLACES: Final = {
     "method": b"G%bET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "behind-method": b"GET%b /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n",

@@ -14,28 +14,17 @@ _NOT_REGISTERED: Final = [
     *(b"BREW", b"get", b"GETT", b"GE", b"Post", b"DESCRIBE", b"PLAY", b"X", b"G-T", b"GET,POST", b"G(T", b'"GET"'),
 ]
 _SPACED: Final = {
-    "two-spaces-before-target": b"GET  /mcp HTTP/1.1",
-    "two-spaces-behind-target": b"GET /mcp  HTTP/1.1",
-    "tab-before-target": b"GET\t/mcp HTTP/1.1",
-    "tab-behind-target": b"GET /mcp\tHTTP/1.1",
-    "space-in-target": b"GET /m cp HTTP/1.1",
-    "space-at-the-end": b"GET /mcp HTTP/1.1 ",
-    "tab-at-the-end": b"GET /mcp HTTP/1.1\t",
-    "space-in-front": b" GET /mcp HTTP/1.1",
-    "tab-in-front": b"\tGET /mcp HTTP/1.1",
-    "no-space-before-version": b"GET /mcpHTTP/1.1",
-    "no-space-before-target": b"GET/mcp HTTP/1.1",
-    "nothing-but-method": b"GET",
-    "no-target": b"GET HTTP/1.1",
-    "empty-target": b"GET  HTTP/1.1",
-    "no-method": b"/mcp HTTP/1.1",
-    "nothing-but-spaces": b"   ",
-    "two-targets": b"GET /a /b HTTP/1.1",
-    "two-lines-in-one": b"GET /a HTTP/1.1 GET /b HTTP/1.1",
-    "method-with-colon": b"GET: /mcp HTTP/1.1",
-    "no-break-space": b"GET\xa0/mcp HTTP/1.1",
+    "two-spaces-before-target": b"GET  /mcp HTTP/1.1", "two-spaces-behind-target": b"GET /mcp  HTTP/1.1",
+    "tab-before-target": b"GET\t/mcp HTTP/1.1", "tab-behind-target": b"GET /mcp\tHTTP/1.1",
+    "space-in-target": b"GET /m cp HTTP/1.1", "space-at-the-end": b"GET /mcp HTTP/1.1 ",
+    "tab-at-the-end": b"GET /mcp HTTP/1.1\t", "space-in-front": b" GET /mcp HTTP/1.1",
+    "tab-in-front": b"\tGET /mcp HTTP/1.1", "no-space-before-version": b"GET /mcpHTTP/1.1",
+    "no-space-before-target": b"GET/mcp HTTP/1.1", "nothing-but-method": b"GET", "no-target": b"GET HTTP/1.1",
+    "empty-target": b"GET  HTTP/1.1", "no-method": b"/mcp HTTP/1.1", "nothing-but-spaces": b"   ",
+    "two-targets": b"GET /a /b HTTP/1.1", "two-lines-in-one": b"GET /a HTTP/1.1 GET /b HTTP/1.1",
+    "method-with-colon": b"GET: /mcp HTTP/1.1", "no-break-space": b"GET\xa0/mcp HTTP/1.1",
     "byte-order-mark": b"\xef\xbb\xbfGET /mcp HTTP/1.1",
-}
+}  # fmt: skip
 # Other protocols that find their way to the port.
 _FOREIGN: Final = {
     "tls-client-hello": b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03" + bytes(range(32)) + b"\r\n\r\n",

@@ -62,36 +62,24 @@ _PLACE: Final = ("0", "a")
 _HUGE: Final = "f" * 3500
 _BOUNDS: Final = dict.fromkeys(("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore"), _HUGE)
 _CURSORS: Final = {
-    "only-the-prefix": "taskgate4.",
-    "garbage": "taskgate4.AAAA",
-    "not-base64": "taskgate4.\u00e9\u00e9",
-    "of-another-version": "taskgate3.AAAA",
-    "bad-checksum": _forged(_WORKING, _PLACE)[:-4] + "AAAA",
-    "cut": _forged(_WORKING, _PLACE)[:-1],
-    "too-few-members": _forged({}),
-    "no-list": _forged(),
-    "no-criterion": _forged({"staus": ["working"]}, _PLACE),
-    "huge-bounds": _forged(_BOUNDS, (_HUGE, "a")),
-    "huge-place": _forged(_WORKING, (_HUGE, "a")),
-    "no-number": _forged(_WORKING, ("-", "a")),
+    "only-the-prefix": "taskgate4.", "garbage": "taskgate4.AAAA", "not-base64": "taskgate4.\u00e9\u00e9",
+    "of-another-version": "taskgate3.AAAA", "bad-checksum": _forged(_WORKING, _PLACE)[:-4] + "AAAA",
+    "cut": _forged(_WORKING, _PLACE)[:-1], "too-few-members": _forged({}), "no-list": _forged(),
+    "no-criterion": _forged({"staus": ["working"]}, _PLACE), "huge-bounds": _forged(_BOUNDS, (_HUGE, "a")),
+    "huge-place": _forged(_WORKING, (_HUGE, "a")), "no-number": _forged(_WORKING, ("-", "a")),
     "division-by-zero": _forged(_WORKING, ("1/0", "a")),
     "three-thousand-ids": _forged({"taskIds": [str(number) for number in range(3000)]}, _PLACE),
     "a-megabyte-of-zeros": _forged({"taskIds": ["0" * 2_000_000]}, _PLACE),
-    "unknown-order": _forged({"orderBy": "x"}, _PLACE),
-    "of-three-members": _forged(_WORKING, _PLACE, ""),
-}
+    "unknown-order": _forged({"orderBy": "x"}, _PLACE), "of-three-members": _forged(_WORKING, _PLACE, ""),
+}  # fmt: skip
 _CRITERIA: Final[dict[str, dict[str, Any]]] = {
-    "status-unknown": {"status": ["x"]},
-    "status-of-3000": {"status": ["x"] * 3000},
-    "status-a-number": {"status": 1},
-    "ids-of-numbers": {"taskIds": list(range(2000))},
-    "timestamp-of-10000-digits": {"createdAfter": "9" * 10_000},
+    "status-unknown": {"status": ["x"]}, "status-of-3000": {"status": ["x"] * 3000}, "status-a-number": {"status": 1},
+    "ids-of-numbers": {"taskIds": list(range(2000))}, "timestamp-of-10000-digits": {"createdAfter": "9" * 10_000},
     "timestamp-with-10000-fractions": {"createdAfter": "2026-01-01T00:00:00." + "x" * 10_000 + "Z"},
     "bounds-crossed": {"createdAfter": "2026-01-02T00:00:00Z", "createdBefore": "2026-01-01T00:00:00Z"},
-    "order-unknown": {"order": "sideways"},
-    "filter-a-list": {"filter": [1]},
+    "order-unknown": {"order": "sideways"}, "filter-a-list": {"filter": [1]},
     "method-with-lines": {"methods": ["a\r\nb"]},
-}
+}  # fmt: skip
 
 
 def _error(name: str, data: bytes) -> Request:

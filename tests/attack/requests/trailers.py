@@ -7,38 +7,21 @@ from tests.attack.rows import WAYS, Outcome, Pairs, Request, Seen, passes, refus
 
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
 VALUES: Final = {
-    b"connection": b"close",
-    b"content-length": b"5",
-    b"transfer-encoding": b"chunked",
-    b"host": b"evil",
-    b"authorization": b"Bearer stolen",
-    b"upgrade": b"h2c",
-    b"expect": b"100-continue",
-}
+    b"connection": b"close", b"content-length": b"5", b"transfer-encoding": b"chunked", b"host": b"evil",
+    b"authorization": b"Bearer stolen", b"upgrade": b"h2c", b"expect": b"100-continue",
+}  # fmt: skip
 PASSABLE: Final[dict[str, Pairs]] = {
-    "digest": ((b"digest", b"sha-256=x"),),
-    "server-timing": ((b"server-timing", b"a;dur=1"),),
-    "empty-value": ((b"x-t", b""),),
-    "repeated": ((b"x-t", b"1"), (b"x-t", b"2")),
-    "latin-1": ((b"x-t", b"\xe9"),),
+    "digest": ((b"digest", b"sha-256=x"),), "server-timing": ((b"server-timing", b"a;dur=1"),),
+    "empty-value": ((b"x-t", b""),), "repeated": ((b"x-t", b"1"), (b"x-t", b"2")), "latin-1": ((b"x-t", b"\xe9"),),
     "request-in-a-value": ((b"x-t", b"GET /smuggled HTTP/1.1"),),
     "fifty": tuple((b"x-%d" % n, b"a") for n in range(50)),
-}
+}  # fmt: skip
 BAD: Final = {
-    "space-before-colon": b"X : a",
-    "no-colon": b"X",
-    "empty-name": b": a",
-    "a-request": b"GET /smuggled HTTP/1.1\r\nHost: localhost",
-    "nul": b"X: a\0",
-    "bare-lf": b"X: a\nY: b",
-    "bare-cr": b"X: a\rY: b",
-    "folded": b"X: a\r\n b",
-    "folded-first": b" X: a",
-    "control": b"X: a\x01",
-    "space-in-name": b"X Y: a",
-    "bad-name": b"X(: a",
-    "ends-with-lf": b"X: a\n\r\n",
-}
+    "space-before-colon": b"X : a", "no-colon": b"X", "empty-name": b": a",
+    "a-request": b"GET /smuggled HTTP/1.1\r\nHost: localhost", "nul": b"X: a\0", "bare-lf": b"X: a\nY: b",
+    "bare-cr": b"X: a\rY: b", "folded": b"X: a\r\n b", "folded-first": b" X: a", "control": b"X: a\x01",
+    "space-in-name": b"X Y: a", "bad-name": b"X(: a", "ends-with-lf": b"X: a\n\r\n",
+}  # fmt: skip
 # llhttp obeys them: `Connection: close` as a trailer had the server's connection pooled dead.
 _OBEYED: Final = (b"content-length", b"transfer-encoding", b"connection", b"proxy-connection", b"upgrade")
 
@@ -63,14 +46,8 @@ def _never(way: str, name: bytes) -> Request:
 
 # The names that a reader of trailers may obey, on either way; the rest of the list on one.
 _BOTH_WAYS: Final = (
-    b"connection",
-    b"content-length",
-    b"transfer-encoding",
-    b"host",
-    b"authorization",
-    b"upgrade",
-    b"expect",
-)
+    b"connection", b"content-length", b"transfer-encoding", b"host", b"authorization", b"upgrade", b"expect",
+)  # fmt: skip
 
 ROWS: Final[list[Request]] = [
     *(_never("held", name) for name in NEVER_TRAILERS),

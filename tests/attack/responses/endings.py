@@ -11,20 +11,14 @@ _CHUNKED: Final = ok(b"Transfer-Encoding: chunked", body=b"3\r\nabc\r\n3\r\ndef\
 _INITIALIZED: Final = dumps(result(1, initialized()))
 _EDITED: Final = ok(_JSON, b"Content-Length: %d" % len(_INITIALIZED), body=_INITIALIZED)
 _PLACES: Final = {
-    "before-anything": b"",
-    "in-the-status-line": _LENGTH[:9],
-    "in-a-field": _LENGTH[:25],
-    "in-the-empty-line": _LENGTH[:-7],
-    "behind-the-head": _LENGTH[:-6],
-    "in-a-body": _LENGTH[:-1],
+    "before-anything": b"", "in-the-status-line": _LENGTH[:9], "in-a-field": _LENGTH[:25],
+    "in-the-empty-line": _LENGTH[:-7], "behind-the-head": _LENGTH[:-6], "in-a-body": _LENGTH[:-1],
     "behind-a-chunked-head": _CHUNKED[: _CHUNKED.index(b"\r\n\r\n") + 4],
-    "in-a-chunk-size": _CHUNKED[: _CHUNKED.index(b"\r\n\r\n") + 5],
-    "in-a-chunk": _CHUNKED[: _CHUNKED.index(b"bc")],
+    "in-a-chunk-size": _CHUNKED[: _CHUNKED.index(b"\r\n\r\n") + 5], "in-a-chunk": _CHUNKED[: _CHUNKED.index(b"bc")],
     "behind-a-chunk": _CHUNKED[: _CHUNKED.index(b"3\r\ndef")],
-    "in-the-last-chunk": _CHUNKED[: _CHUNKED.index(b"\r\nX: a")],
-    "in-a-trailer": _CHUNKED[:-5],
+    "in-the-last-chunk": _CHUNKED[: _CHUNKED.index(b"\r\nX: a")], "in-a-trailer": _CHUNKED[:-5],
     "before-the-last-byte": _CHUNKED[:-1],
-}
+}  # fmt: skip
 _ASKS: Final[dict[str, Pieces]] = {"get": asked(b"GET"), "post": ask(call("tools/call"))}
 
 ROWS: Final[list[Response]] = [

@@ -13,21 +13,13 @@ _FIRSTS: Final = {
 }
 _POISON: Final = ok(b"Content-Length: 6", body=b"POISON")
 _BEHIND: Final = {
-    "a-response": _POISON,
-    "three-responses": _POISON * 3,
-    "half-a-response": _POISON[:-3],
-    "half-a-head": _POISON[:10],
-    "garbage": b"POISON",
-    "one-byte": b"P",
-    "a-line-end": b"\r\n",
-    "ten-line-ends": b"\r\n" * 10,
-    "a-lf": b"\n",
-    "a-nul": b"\0",
+    "a-response": _POISON, "three-responses": _POISON * 3, "half-a-response": _POISON[:-3],
+    "half-a-head": _POISON[:10], "garbage": b"POISON", "one-byte": b"P", "a-line-end": b"\r\n",
+    "ten-line-ends": b"\r\n" * 10, "a-lf": b"\n", "a-nul": b"\0",
     "a-408": answer(b"HTTP/1.1 408 Request Timeout", b"Connection: close", b"Content-Length: 0"),
-    "a-100": answer(b"HTTP/1.1 100 Continue"),
-    "a-request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a-100": answer(b"HTTP/1.1 100 Continue"), "a-request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a-chunk": b"6\r\nPOISON\r\n0\r\n\r\n",
-}
+}  # fmt: skip
 _HEAD: Final = b"PUT /hostile HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\n"
 _CHUNKED_HEAD: Final = raw(b"PUT /hostile HTTP/1.1", b"Transfer-Encoding: chunked")
 _LATER: Final[Pieces] = (_HEAD, 0.01, b"abcdef")

@@ -3,19 +3,8 @@
 from typing import Final
 
 from tests.attack.rows import BROKEN, Got, Pieces, Response, answer, ask, gives, ok
-from tests.relay.messages import (
-    call,
-    chunked,
-    dumps,
-    event,
-    fault,
-    filtered,
-    initialized,
-    notification,
-    page,
-    result,
-    task,
-)
+from tests.relay.messages import call, dumps, fault, filtered, initialized, notification, page, result, task
+from tests.relay.wire import chunked, event
 
 _JSON: Final = b"Content-Type: application/json"
 _STREAM: Final = (b"Content-Type: text/event-stream", b"Transfer-Encoding: chunked")
@@ -55,14 +44,8 @@ _ASKS: Final[dict[str, Pieces]] = {
     "call": ask(call("tools/call", name="x")),
 }
 _BRIEF: Final = (
-    "not-json",
-    "open-brackets",
-    "deep-result",
-    "not-utf-8",
-    "number-of-10000-digits",
-    "result-a-list",
-    "batch",
-)
+    "not-json", "open-brackets", "deep-result", "not-utf-8", "number-of-10000-digits", "result-a-list", "batch",
+)  # fmt: skip
 _TASKS: Final = {
     "tasks-a-number": dumps(result(1, {"tasks": 1})),
     "tasks-of-numbers": dumps(result(1, {"tasks": [1, 2]})),

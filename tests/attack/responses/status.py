@@ -21,35 +21,25 @@ _BAD_STATUSES: Final = [
 ]
 _ODD_STATUSES: Final = [b"299", b"399", b"499", b"599", b"418", b"451", b"511", b"300", b"305", b"308", b"402", b"505"]
 _REASONS: Final = {
-    "empty": b" ",
-    "latin-1": b" \xe9\xff",
-    "utf-8": " Où".encode(),
-    "tab-inside": b" a\tb",
-    "spaces-inside": b" a  b",
-    "of-4000-bytes": b" " + b"a" * 4000,
-    "looks-like-a-field": b" Content-Length: 9",
+    "empty": b" ", "latin-1": b" \xe9\xff", "utf-8": " Où".encode(), "tab-inside": b" a\tb", "spaces-inside": b" a  b",
+    "of-4000-bytes": b" " + b"a" * 4000, "looks-like-a-field": b" Content-Length: 9",
     "looks-like-a-response": b" HTTP/1.1 200 OK",
-}
+}  # fmt: skip
 _CONTROLS: Final = (*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F)
 # What other servers say, or what says nothing.
 _FOREIGN: Final = {
-    "nothing": b"",
-    "line-ends": b"\r\n\r\n",
-    "only-http": b"HTTP/1.1",
-    "half-a-line": b"HTTP/1.1 200 OK\r\n",
-    "a-page-of-0.9": b"<html>hello</html>\n",
-    "tls-alert": b"\x15\x03\x03\x00\x02\x02\x28",
+    "nothing": b"", "line-ends": b"\r\n\r\n", "only-http": b"HTTP/1.1", "half-a-line": b"HTTP/1.1 200 OK\r\n",
+    "a-page-of-0.9": b"<html>hello</html>\n", "tls-alert": b"\x15\x03\x03\x00\x02\x02\x28",
     "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
     "http-2-settings": b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x80",
-    "a-request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "jsonrpc": b'{"jsonrpc":"2.0","id":1,"result":{}}\n',
+    "a-request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "jsonrpc": b'{"jsonrpc":"2.0","id":1,"result":{}}\n',
     "garbage-in-front": b"garbage\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "space-in-front": b" HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "nul-in-front": b"\0HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "a-field-in-front": b"X: y\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "two-spaces": b"HTTP/1.1  200 OK\r\nContent-Length: 2\r\n\r\nok",
     "tab": b"HTTP/1.1\t200 OK\r\nContent-Length: 2\r\n\r\nok",
-}
+}  # fmt: skip
 
 
 def _line(line: bytes) -> bytes:
