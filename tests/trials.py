@@ -25,15 +25,18 @@ AGE: Final = re.compile(r"(?m)(?<=  )( *)\d+[smhd](?=  |$)")
 NO_TASKS: Final = "No such tasks."
 SESSION_ID: Final = "For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
 NO_TASKS_HERE: Final = f"{NO_TASKS} {SESSION_ID}"
+LISTS_NONE: Final = f"{NO_TASKS} The server lists none: ask at the gateway that your client uses."
 AS_OF: Final = "2026-11-22T21:48:00.000Z"
 
+UNLISTED: Final = "not in the server's own list"
 _CREATE: Final = "--create TOOL makes a task, and shows what a change costs."
 EMPTY: Final = f"The list is empty, which says little. {_CREATE}"
 EMPTY_HERE: Final = f"The list is empty, which says little. {SESSION_ID} {_CREATE}"
-MAKES: Final = "taskgate makes the list: this server lists all in one page, without tasks that it has."
+MAKES: Final = "taskgate makes the list: this server's own list leaves out tasks that it has; taskgate's has them."
 NO_LIST: Final = "taskgate brings you nothing here: this server declares no tasks/list."
 BY_HEADER: Final = "A client that can only set a header sets this one: Taskgate-Filter: status=working,input_required\n"
 BY_ITSELF: Final = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
+IS_TASKGATE: Final = f"{BY_ITSELF} Is this address taskgate already?"
 ONE_PAGE: Final = "taskgate brings you little here: this server lists all in one page. With more than {}, try again."
 HELPS: Final = "taskgate helps you here: one request in place of {}. The server gets as many as before."
 SAVES: Final = "taskgate saves requests here: {} in place of {}; you send one."
@@ -133,6 +136,7 @@ def learned(
     crawl = _list(between, pages_max).pages
     calls = [exchange for exchange in between if exchange.method == "tools/call"]
     asked = len(between) - len(crawl) - len(calls)
+    facts.append(("criteria", {"status": list(LIVE)}))
     facts += [(name, _filtered(live(crawl), len(crawl) * (name == "first"))) for name in ("first", "again")]
     facts.append(("later", _filtered(live(own[: starts[-1]]), asked)))
     return facts + _compared(one, two, calls, behind) + _others(two, rest, mine)
@@ -143,7 +147,8 @@ def _compared(one: _List, two: _List, calls: Sequence[Exchange], behind: Sequenc
     facts: Facts = []
     if calls:
         [made] = calls[0].tasks
-        facts.append(("created", {"id": made, "listed": made in two.by_id, "got": bool(behind[0].result)}))
+        state = {"status": behind[0].said.get("status"), "message": behind[0].said.get("statusMessage")}
+        facts.append(("created", {"id": made, "listed": made in two.by_id, "got": bool(behind[0].result), **state}))
         behind = behind[1:]
     moving = _moving(one, two)
     names = ("status", "statusMessage", *INSTANTS[: 0 if moving else 2])
@@ -241,27 +246,28 @@ LINES: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "by_hand": ("by hand", _hand),
     "by_hand_later": ("by hand", _hand),
     "statuses": ("statuses", lambda found: ", ".join(f"{n} {status}" for status, n in found.items()) or "none"),
+    "criteria": ("criteria", lambda criteria: f"status={','.join(criteria['status'])}"),
     "first": ("filtered", _through),
     "again": ("again", _through),
     "later": ("later", _through),
-    "created": ("created", lambda made: f"{made['id']}, {'listed' if made['listed'] else 'not in the list'}"),
-    "change": ("change", {True: "seen: the line above is after it", False: "not seen"}.__getitem__),
-    "order": ("order", lambda order: order or "not known: too few tasks"),
+    "created": ("created", lambda made: made["id"] + (", listed" if made["listed"] else f", {UNLISTED}")),
+    "change": ("change", {True: 'seen: "later" is after it', False: "not seen"}.__getitem__),
+    "order": ("order", lambda order: order or ""),
     "may_be_cut": ("cut", {True: "perhaps: a round number, and no cursor", False: "no sign of it"}.__getitem__),
     "instants_move": (
         "timestamps",
-        {True: "move between two readings", False: "stay between two readings", None: "not known"}.__getitem__,
+        {True: "move between two readings", False: "stay between two readings", None: ""}.__getitem__,
     ),
     "get_agrees": (
         "tasks/get",
-        {True: "agrees with the list", False: "does not agree with the list", None: "not known"}.__getitem__,
+        {True: "agrees with the list", False: "does not agree with the list", None: ""}.__getitem__,
     ),
     "filters": (
         "filters",
         {"declared": "by itself, and says so", "unsaid": "by status, but does not say so", None: "no"}.__getitem__,
     ),
-    "gateway_agrees": ("checked", {True: "taskgate's list is that by hand", None: "not known"}.__getitem__),
-    "others_see": ("others", lambda seen: f"another session sees {seen} of these tasks" if seen else "not known"),
+    "gateway_agrees": ("checked", {True: "taskgate's list is that by hand", None: ""}.__getitem__),
+    "others_see": ("others", lambda seen: f"another session sees {seen} of these tasks" if seen else ""),
 }
 
 
@@ -291,7 +297,8 @@ def facts_of(facts: Facts, server: str, verdict: str, helps: bool | None) -> Jso
 
 
 def text_of(facts: Facts) -> str:
-    return "".join(f"  {LINES[name][0]:<11} {LINES[name][1](fact)}\n" for name, fact in facts)
+    """Without what is not known."""
+    return "".join(f"  {LINES[name][0]:<11} {said}\n" for name, fact in facts if (said := LINES[name][1](fact)))
 
 
 async def judged(
@@ -319,8 +326,12 @@ async def judged(
             lines = text_of(facts)
             unfinished = [json.loads(text) for text in live(said).values()]
             shown = f"\n{table(sorted_by(INSTANTS[1], unfinished)[::-1])}" if calls else ""
-            by_header = BY_HEADER if helps and witness.folder is None else ""
-            expected = f"{verdict}\n{by_header}\n{lines}{shown}"
+            made: Any = dict(facts).get("created", {})
+            if not unfinished and made.get("status"):
+                shown += f"The task that was made has ended, {made['status']}: {made['message'] or 'no message'}\n"
+            stay = "stdio -- " + known["command"] if witness.folder else f"--upstream {witness.url}"
+            hints = f"{'' if witness.folder else BY_HEADER}To stay in front of it: taskgate {stay}\n" if helps else ""
+            expected = f"{verdict}\n{hints}\n{lines}{shown}"
             assert without_ages(ended.stdout) == expected, f"{ended.stdout}{ended.stderr}, not:\n{expected}"
         assert ended.returncode == (0 if helps else 1)
         _check_that_nothing_changed(said, witness.deleted(), calls)
@@ -354,7 +365,9 @@ async def listed(witness: Witness, *flags: str, forms: str = "JSON, text") -> li
         if form == "JSON":
             assert [json.loads(line) for line in ended.stdout.splitlines()] == tasks
         else:
-            none = NO_TASKS if "--session" in flags or not said[0].session else NO_TASKS_HERE
+            none = NO_TASKS_HERE if said[0].session else NO_TASKS
+            if "--session" in flags:
+                none = NO_TASKS if pages[0].tasks else LISTS_NONE
             assert without_ages(ended.stdout) == (table(tasks) if tasks else f"{none}\n")
         _check_that_nothing_changed(said, witness.deleted(), 0)
     return tasks

@@ -133,8 +133,9 @@ async def _trial(given: argparse.Namespace, command: list[str]) -> int:
 
     def told(name: str, value: Any) -> None:
         head, words = verdict.WORDS[name]
-        lines.append(shown(_LINE.format(head, words(value))))
-        counted(lines[-1])
+        if said := words(value):
+            lines.append(shown(_LINE.format(head, said)))
+            counted(lines[-1])
 
     def counted(progress: str) -> None:
         if columns is not None:
@@ -161,9 +162,12 @@ async def _trial(given: argparse.Namespace, command: list[str]) -> int:
             print(json.dumps(probe.learned | {"helps": helps, "verdict": words}))
         else:
             listed = ["", *table(probe.unfinished[:SHOWN_MAX], columns_of(sys.stdout))] if given.create else []
-            by_header = [fitted(_BY_HEADER, sys.stdout)] if helps and given.url else []
+            ended = [] if probe.unfinished else verdict.ended(probe.learned)
+            stay = f"taskgate --upstream {given.url}" if given.url else f"taskgate stdio -- {target.command}"
+            hints = [*[_BY_HEADER] * bool(given.url), f"To stay in front of it: {stay}"] if helps else []
             said = fitted(printable(words), sys.stdout, bool(helps))
-            print("\n".join([said, *by_header, "", *lines, *listed]))
+            hints, ended = ([fitted(printable(each), sys.stdout) for each in some] for some in (hints, ended))
+            print("\n".join([said, *hints, "", *lines, *listed, *ended]))
         return {True: 0, False: 1, None: 2}[helps] if status is None else status
 
 

@@ -187,13 +187,13 @@ class Client:
             self.session_id = fields.get("Mcp-Session-Id", self.session_id)
             answer = await self._answer(response, number)
         except aiohttp.ClientError as error:
-            raise NotAnswered(f"the answer of {url} to {method} broke off: {_one_line(str(error))}", status) from None
+            raise NotAnswered(f"the answer of {url} to {method} broke off: {one_line(str(error))}", status) from None
         except ValueError as error:
             raise NotAnswered(f"{url} answered {method} with {error}", status) from None
         finally:
             response.close()
         if isinstance(answer, bytes):
-            how = f" answered {method} with {status} {_one_line(response.reason or '')}" * (not self.target.command)
+            how = f" answered {method} with {status} {one_line(response.reason or '')}" * (not self.target.command)
             raise NotAnswered(f"{url}{how}: {_shown(answer)}", status, fields=fields)
         raw = bytes(answer.result)
         if not raw:
@@ -291,19 +291,19 @@ def why(url: str, error: BaseException) -> str:
     hint = ": is it https?" if at.scheme == "http" else ""
     if isinstance(error, aiohttp.ServerDisconnectedError | OSError):
         return f"{url} closed the connection without an answer{hint}"
-    return f"{url} does not answer in HTTP: {_one_line(str(error)) or type(error).__name__}{hint}"
+    return f"{url} does not answer in HTTP: {one_line(str(error)) or type(error).__name__}{hint}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     return shown(" ".join(text.split()))
 
 
 def _shown(body: bytes) -> str:
-    return _one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
+    return one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
 
 
 def _said(error: msgspec.Raw) -> str:
     try:
-        return _one_line(value_of(bytes(jsonrpc.member(error, "message")) or b'"no words"', str))
+        return one_line(value_of(bytes(jsonrpc.member(error, "message")) or b'"no words"', str))
     except ValueError:
         return f"no words but {_shown(bytes(error))}"

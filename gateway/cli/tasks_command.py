@@ -25,8 +25,7 @@ async def show(target: Target, criteria: dict[str, Any], form: Namespace) -> Non
     loop = asyncio.get_running_loop()
     try:
         async with AsyncExitStack() as stack, asyncio.timeout(form.seconds) as limit:  # it ends no tidying up
-            client, page = await _begun(stack, target, form.session, params)
-            hint = SESSION_ID * bool(client.session_id and not form.session)
+            client, page, hint = await _begun(stack, target, form.session, params)
             before: dict[str, TaskFields] | None = None
             while True:
                 page = page or await client.page(params)
@@ -46,24 +45,26 @@ async def show(target: Target, criteria: dict[str, Any], form: Namespace) -> Non
 
 async def _begun(
     stack: AsyncExitStack, target: Target, session_id: str, params: dict[str, Any]
-) -> tuple[Client, TaskPage | None]:
-    """A client of who filters, the server or a gateway in front of it; and the first page, if it is there already."""
+) -> tuple[Client, TaskPage | None, str]:
+    """A client of who filters, the server or a gateway in front; a first page, if there; words for an empty list."""
     # No other revision has tasks. Without it a server takes the client for one of 2025-03-26.
     client = await stack.enter_async_context(Client(target, session_id, REVISION if session_id else ""))
     page: TaskPage | None = None
     if session_id:  # a gateway answers what a server cannot: the total
         page = await client.page(params)
         filters = page.total is not None
+        hint = "" if filters or page.tasks else " The server lists none: ask at the gateway that your client uses."
     else:
         said = await opened(client, "tasks")
         declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
         if declared in (None, False):
             raise NotAnswered(f"{client.target.name} cannot list tasks: it does not declare tasks.list")
         filters = "filter" in object_of(declared)
+        hint = SESSION_ID * bool(client.session_id)
     if not filters:
         client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))
         page = None
-    return client, page
+    return client, page, hint
 
 
 def _print(

@@ -8,7 +8,7 @@ from typing import Any, Final
 from gateway.app import App
 from gateway.cli import verdict
 from gateway.cli.diagnosis import opened
-from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of
+from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line
 from gateway.cli.stdio_bridge import behind_gateway
 from gateway.cli.table import TaskFields
 from gateway.cli.verdict import ByHand, ServerFacts
@@ -51,6 +51,7 @@ class Probe:
             if not first.whole:
                 return
             index = IndexLimits(pages_max=self._pages_max + 1)
+            self._learn("criteria", CRITERIA)
             guarded, app = await stack.enter_async_context(behind_gateway(client, index))
             for name in ("first", "again"):
                 await self._filtered(name, guarded, app)
@@ -104,19 +105,21 @@ class Probe:
         made = await client.ask("tools/call", {"name": tool, "arguments": arguments, "task": {}})
         task_id = object_of(made.get("task")).get("taskId")
         if not isinstance(task_id, str):
-            raise NotAnswered(f"the tool {tool} made no task: it answered at once")
+            said = made.get("content") if made.get("isError") else None
+            words = " ".join(str(object_of(part).get("text", "")) for part in (said if isinstance(said, list) else ()))
+            why = f": {one_line(words)}" if words else ". Does it make tasks? In FastMCP it needs task=True"
+            raise NotAnswered(f"the tool {tool} made no task: it answered at once{why}")
         return task_id
 
     async def _compare(self, client: Client, first: ByHand, second: ByHand, made: str | None) -> None:
         """What two readings, one before and one after the filtered lists, say together."""
         changed = verdict.has_changed(first, second)
         if made is not None:
-            got = True
-            try:
-                await client.ask("tasks/get", {"taskId": made})
-            except NotAnswered:
-                got = False
-            self._learn("created", {"id": made, "listed": made in second.by_id, "got": got})
+            task: TaskFields = {}
+            with suppress(NotAnswered):
+                task = await client.ask("tasks/get", {"taskId": made})
+            state = {"status": task.get("status"), "message": task.get("statusMessage")}
+            self._learn("created", {"id": made, "listed": made in second.by_id, "got": bool(task), **state})
         self._learn("change", changed or made is not None)
         if changed:
             self._learn("by_hand_later", second.fact())

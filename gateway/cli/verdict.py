@@ -1,11 +1,14 @@
 """What lists of tasks say of their server, what they cost, and the verdict. What cannot be known from them is None."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from gateway.cli.mcp_client import object_of, one_line
 from gateway.cli.table import TaskFields
 from gateway.mcp.task import STATUSES, parse_instant
+from gateway.query.criteria import capability
 
 ServerFacts: TypeAlias = dict[str, Any]
 
@@ -14,6 +17,7 @@ _GETS: Final = "You get order, criteria and fewer bytes."
 _FILTERS: Final = {"declared": "by itself, and says so", "unsaid": "by status, but does not say so"}
 CUTS: Final = (50, 100)  # lists of so many tasks, without a cursor, may have been cut
 _INSTANTS: Final = ("createdAt", "lastUpdatedAt")
+_UNLISTED: Final = "not in the server's own list"
 OPENED: Final = "opened, deleted in the end"
 SESSION_ID: Final = " For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
 
@@ -112,7 +116,9 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
     if not learned["lists"]:
         return False, "taskgate brings you nothing here: this server declares no tasks/list."
     if learned["filters"] == "declared":
-        return False, "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
+        said = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
+        is_ours = object_of(learned["tasks"]["list"]["filter"]) | {"methods": []} == json.loads(capability(()))
+        return False, said + " Is this address taskgate already?" * is_ours
     hand = learned.get("by_hand_later") or learned.get("by_hand")
     made, later = learned.get("created"), learned.get("later")
     if hand is None:
@@ -122,7 +128,8 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
     if not hand["whole"]:
         return True, f"taskgate helps here: this server's list has more than {pages:,} pages. Try --pages {10 * pages}."
     if made and made["got"] and not made["listed"]:
-        return True, f"taskgate makes the list: {one if pages == 1 else 'this server'}, without tasks that it has."
+        words = "this server's own list leaves out tasks that it has; taskgate's has them."
+        return True, f"taskgate makes the list: {words}"
     if not hand["tasks"]:
         named = SESSION_ID * (learned.get("session") == OPENED)
         words = f"The list is empty, which says little.{named} --create TOOL makes a task, and shows what a change"
@@ -140,8 +147,15 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
     return True, f"taskgate helps you here: one request in place of {pages:,}. The server gets as many as before."
 
 
-def _said(value: Any, yes: str, no: str, unknown: str = "not known") -> str:
-    return unknown if value is None else yes if value else no
+def ended(learned: ServerFacts) -> list[str]:
+    """The line that says how the task that was made has ended, if it has."""
+    made = object_of(learned.get("created"))
+    said = f"The task that was made has ended, {made.get('status')}: {made.get('message') or 'no message'}"
+    return [] if made.get("status") in (None, *UNFINISHED) else [one_line(said)]
+
+
+def _said(value: Any, yes: str, no: str) -> str:
+    return "" if value is None else yes if value else no
 
 
 def _tasks(capability: Any) -> str:
@@ -178,18 +192,19 @@ WORDS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "session": ("session", str),
     "by_hand": ("by hand", _by_hand),
     "statuses": ("statuses", lambda fact: ", ".join(f"{n:,} {status}" for status, n in fact.items()) or "none"),
-    "order": ("order", lambda fact: fact or "not known: too few tasks"),
+    "order": ("order", lambda fact: fact or ""),
     "may_be_cut": ("cut", lambda fact: _said(fact, "perhaps: a round number, and no cursor", "no sign of it")),
     "filters": ("filters", lambda fact: _FILTERS.get(fact, "no")),
+    "criteria": ("criteria", lambda fact: "&".join(f"{name}={','.join(values)}" for name, values in fact.items())),
     "first": ("filtered", _filtered),
     "again": ("again", _filtered),
-    "created": ("created", lambda fact: fact["id"] + (", listed" if fact["listed"] else ", not in the list")),
+    "created": ("created", lambda fact: fact["id"] + ", " + _said(fact["listed"], "listed", _UNLISTED)),
     "later": ("later", _filtered),
-    "change": ("change", lambda fact: _said(fact, "seen: the line above is after it", "not seen")),
+    "change": ("change", lambda fact: _said(fact, 'seen: "later" is after it', "not seen")),
     "by_hand_later": ("by hand", _by_hand),
     "instants_move": ("timestamps", lambda fact: _said(fact, "move between two readings", "stay between two readings")),
     "get_agrees": ("tasks/get", lambda fact: _said(fact, "agrees with the list", "does not agree with the list")),
-    "others_see": ("others", lambda fact: f"another session sees {fact} of these tasks" if fact else "not known"),
+    "others_see": ("others", lambda fact: f"another session sees {fact} of these tasks" if fact else ""),
     "gateway_agrees": ("checked", lambda fact: _said(fact, "taskgate's list is that by hand", "taskgate's differs")),
 }
-"""For each fact the head of its line, and its words. `url` or `command`, `lists`, `verdict` and `helps` have none."""
+"""For each fact the head of its line, and its words: "" if it is not known. What is not here has none."""

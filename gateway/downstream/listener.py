@@ -151,7 +151,8 @@ def connections_kept(connections_max: int) -> int:
     kept = max(1, (soft - _RESERVED) // 2)
     extra = {"connections_max": connections_max, "descriptors": soft, "kept": kept}
     too_few = "limits.connections_max cannot be kept: too few file descriptors (ulimit -n, LimitNOFILE)"
-    logging.getLogger("taskgate").warning(too_few, extra=extra)
+    level = logging.INFO if connections_max == Limits().connections_max else logging.WARNING  # nobody asked for it
+    logging.getLogger("taskgate").log(level, too_few, extra=extra)
     return kept
 
 

@@ -25,6 +25,7 @@ from tests.real.conftest import (
     instant,
 )
 from tests.redis_process import redis
+from tests.trials import LISTS_NONE
 
 METHODS = ["tools/call", "prompts/get", "resources/read"]
 
@@ -141,6 +142,9 @@ async def test_the_client_of_fastmcp_works_with_tasks_as_ever(fastmcp: Place) ->
         status = await task.status()
         assert isinstance(status, types.GetTaskResult)
         assert status.status == "working"
+        failed = "taskgate:?status=failed"  # its own list falls back to the ids that it remembers: README warns of it
+        assert len((await client.list_tasks(cursor=failed))["tasks"]) == 1
+        assert (await client.session.experimental.list_tasks(cursor=failed)).tasks == []
         await client.call_tool("release", {"name": "fastmcp"})
         assert (await task.result()).data == "fastmcp is done"
 
@@ -151,6 +155,29 @@ async def test_the_readmes_command_lists_a_task_of_a_readers_own_server(fastmcp:
     ended = await forked(*flags[:-1], fastmcp.direct)
     assert (ended.returncode, "taskgate makes the list" in ended.stdout) == (0, True), ended
     assert re.search(r"(?m)^ +[0-9a-f]{8}\S* +working ", ended.stdout)
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "words"),
+    [
+        (["--create", "reserch"], 2, "the tool reserch made no task: it answered at once: Unknown tool: 'reserch'"),
+        (["--create", "work"], 0, "MESSAGE\nThe task that was made has ended, failed: Task failed: work() missing 1"),
+    ],
+)
+async def test_a_misspelt_tool_or_argument_is_told_in_the_servers_words(
+    fastmcp: Place, flags: list[str], status: int, words: str
+) -> None:
+    """It was "made no task", and a success with an empty table."""
+    ended = await forked("try", *flags, fastmcp.direct)
+    assert ended.returncode == status and words in ended.stdout + ended.stderr, ended
+
+
+async def test_a_session_at_the_servers_own_address_is_sent_to_the_gateway(fastmcp: Place, wire: Wire) -> None:
+    """The server has the task, and lists none."""
+    await work(wire, "elsewhere")
+    ended = await forked("tasks", "--session", wire.headers["mcp-session-id"], fastmcp.direct)
+    assert (ended.returncode, ended.stdout) == (0, f"{LISTS_NONE}\n")
+    await release(wire, "elsewhere")
 
 
 async def test_tasks_are_known_at_another_replica_and_after_a_restart(

@@ -106,9 +106,11 @@ def test_a_port_below_1024_says_what_it_needs() -> None:
 
 
 async def test_the_first_line_of_the_log_says_where_clients_and_operators_go(gateways: Gateways) -> None:
-    """The warning about file descriptors came first."""
+    """The line about file descriptors came first, and was a warning though nobody had set the limit."""
+    with gateways.process(1, descriptors=256, limits={"connections_max": 9999}) as gateway:
+        assert (await logged(gateway, "limits.connections_max cannot be kept"))["level"] == "warning"
     with gateways.process(1, descriptors=256) as gateway:
-        await logged(gateway, "limits.connections_max cannot be kept")
+        assert (await logged(gateway, "limits.connections_max cannot be kept"))["level"] == "info"
         first, second = gateway.lines()[:2]
         assert (first["message"], first["page"]) == ("serving", f"http://127.0.0.1:{gateway.admin}/")
         assert second["message"].startswith("limits.connections_max cannot be kept")

@@ -53,6 +53,7 @@ from tests.trials import (
     BY_ITSELF,
     EMPTY,
     HELPS,
+    IS_TASKGATE,
     MAKES,
     ONE_PAGE,
     SAVES,
@@ -152,7 +153,8 @@ async def test_a_task_that_it_makes_is_the_change(name: str) -> None:
     lists = name != "FastMCP 3.4"
     facts = await tried(server, "--create", "work", verdict=ONE_PAGE.format("1 task") if lists else MAKES, forms="JSON")
     [made] = server.tasks
-    assert facts["created"] == {"id": made, "listed": lists, "got": True}
+    state = {"status": "working", "message": None}
+    assert facts["created"] == {"id": made, "listed": lists, "got": True, **state}
     assert (facts["change"], facts["later"]["tasks"], facts["gateway_agrees"]) == (True, 1, None)
     after = facts["by_hand_later"] if lists else facts["by_hand"]
     sent_bytes = len(dumps(next(pages_by_hand(server))))
@@ -161,6 +163,16 @@ async def test_a_task_that_it_makes_is_the_change(name: str) -> None:
     assert server.asked["tools/call"] == 1
     two = "1 task" if server.kind.ids == "requests" else "2 tasks"  # a request of the same id makes the same task
     await tried(server, "--create", "work", verdict=ONE_PAGE.format(two) if lists else MAKES, forms="text")
+
+
+async def test_a_tool_that_makes_no_task_is_asked_about() -> None:
+    class Plain(Server):
+        def said(self, message: Json) -> Json:
+            return result(message["id"], {"content": []}) if "task" in message["params"] else super().said(message)
+
+    async with at(Plain(KINDS["mcp-go"])) as url:
+        status, text = await said("try", "--create", "work", url)
+    assert (status, "answered at once. Does it make tasks? In FastMCP it needs task=True\n" in text) == (2, True), text
 
 
 async def test_a_server_that_says_that_it_filters_needs_no_gateway() -> None:
@@ -509,6 +521,7 @@ async def test_in_front_of_a_gateway_a_list_is_one_request(gateways: Gateways) -
         after = await rig.gateway.metrics()
         assert (status, len(text.splitlines())) == (0, LIVE)
         assert changes(before, after, "taskgate_requests_total") == 1
+        assert f"{IS_TASKGATE}\n" in (await said("try", url))[1]
 
 
 async def test_a_watched_list_is_drawn_over_the_one_before_and_is_no_higher_than_the_terminal() -> None:
@@ -572,4 +585,5 @@ async def test_the_output_in_the_docs_is_what_is_printed() -> None:
     async with at(server) as url:
         for flags, shown_there in blocks:
             _, output = await said(*flags.split(), url)
+            output = output.replace(url, "http://127.0.0.1:3001/mcp")
             assert AGE.sub("", output) == AGE.sub("", shown_there)
