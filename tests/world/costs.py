@@ -21,13 +21,13 @@ HEAD: Final = """\
 
 @dataclass(frozen=True)
 class Part:
-    """What one way costs: requests, and bytes of their results."""
+    """What one way costs: requests, and bytes of their results (KB in the table)."""
 
     requests: int
     sent_bytes: int
 
     def __str__(self) -> str:
-        return f"{self.requests:,}, {self.sent_bytes / 1000:,.1f} KB"
+        return f"{self.requests:,}, {self.sent_bytes / 1000:,.1f}"
 
 
 @dataclass(frozen=True)
