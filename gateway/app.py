@@ -96,9 +96,7 @@ class App:
             self._guards = guards_of(config.guards, self._loop.time)
         metrics = self._metrics
         access_log = self._make_log(metrics, config.log, self._failed)
-        self._proxy = Proxy(
-            config, self._pools.of, self._links, self._sessions, self._guards, metrics, access_log, self._shared
-        )
+        self._proxy = Proxy(config, self._pools.of, self._links, self._sessions, self._guards, metrics, access_log)
         self._certificates = valid
         self._config = config
 

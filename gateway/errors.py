@@ -20,7 +20,7 @@
     └── CannotAnswer            200, -32000   there is no filtered list for this caller, and nothing was asked
         └── TooLarge                          the session is larger than an index may be
 
-`proxy.Proxy._fail` makes HTTP responses of them. Requests that cannot be read get a `Refusal` of
+`relay/error_response.py` makes HTTP responses of them. Requests that cannot be read get a `Refusal` of
 `http/request_parser.py` instead.
 """
 

@@ -17,11 +17,10 @@ from typing import Final
 
 from gateway.downstream.exchange import Exchange
 from gateway.http.addresses import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
-from gateway.http.fields import EVENT_STREAM
+from gateway.http.fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.relay.caller import HttpCaller
-from gateway.relay.pump import JSON
 from gateway.relay.taps import Hold, Inspector
 from gateway.tasks.observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.sessions import Sessions
@@ -64,9 +63,10 @@ class Interceptor:
             is_resumed = exchange.request.method == b"GET" and b"last-event-id" in exchange.request.headers.by_name
             self._pending = RESUMED if is_resumed else PLAIN
 
-    def head(self, response: Response, kind: bytes) -> Inspector | None:
+    def inspector(self, response: Response) -> Inspector | None:
         """Tell of a refusal, and of a session that ends. Choose what is done with the body."""
-        caller, pending, method, status = self._caller, self._pending, self._exchange.request.method, response.status
+        caller, pending, method, kind = self._caller, self._pending, self._exchange.request.method, response.head.kind
+        status = response.status
         caller.note_cors(response, method == b"OPTIONS")
         if response.head.may_name:
             self._exchange.location = response.headers.get(b"location") or b""

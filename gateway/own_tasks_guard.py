@@ -6,7 +6,7 @@ Always: what cannot be read passes nothing by.
 
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.downstream.exchange import Exchange
 from gateway.errors import Ambiguous, NoTasks, Unclear, UnknownTask, UpstreamBroken
@@ -24,26 +24,23 @@ from gateway.tasks.observer import RESUMED
 from gateway.tasks.sessions import Sessions
 from gateway.upstream.server_connection import Response
 
-if TYPE_CHECKING:
-    from gateway.store.shared_owners import SharedOwn
-
 log = logging.getLogger("taskgate.request")
 
 _UTF_8: Final = re.compile(rb"charset\s*=\s*\"?(?:utf-8|us-ascii)\b(?!.*charset)")
 
 
 class OwnTasksGuard:
-    """`shared`: the same owners, if replicas share them."""
-
-    def __init__(self, own: OwnTasks, sessions: Sessions, shared: "SharedOwn | None", body_bytes_max: int) -> None:
+    def __init__(self, own: OwnTasks, sessions: Sessions, body_bytes_max: int) -> None:
         self._own = own
         self._sessions = sessions
-        self._shared = shared
         self._body_bytes_max = body_bytes_max
         self._has_warned = False  # of callers who cannot be told apart
 
-    async def check(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
-        """Let no request pass that may be about another's task. Raises GatewayError; UnknownTask for another's."""
+    async def check(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> list[OwnerKey]:
+        """Let no request pass that may be about another's task. Returns the owners of the caller's tasks.
+
+        Raises GatewayError; UnknownTask for another's.
+        """
         _check_readable(exchange, message, self._body_bytes_max)
         asked, owners = asked_for(message, exchange.request.taken), self._owners(exchange, caller)
         if message is not None and observations.is_observed(message) and caller.is_of_http_sse:
@@ -53,11 +50,11 @@ class OwnTasksGuard:
                 self._has_warned = True
                 log.warning("a caller cannot be told apart", extra={"upstream": caller.upstream.name, "hint": NO_OWNER})
             raise Unclear(f"{GUARD}: {NO_OWNER}")
-        shared = self._shared
-        if not (self._own.owns_all(owners, asked) if shared is None else await shared.owns_now(owners, asked)):
+        if not await self._own.owns_now(owners, asked):
             if (lives := self._sessions.lives) is not None and message is not None and message.method == "tasks/get":
                 lives.lookups_failed[caller.upstream.name] += 1
             raise UnknownTask
+        return owners
 
     def _owners(self, exchange: Exchange, caller: HttpCaller) -> list[OwnerKey]:
         """The owners of a caller's tasks; none if nothing tells him from others."""
@@ -65,9 +62,10 @@ class OwnTasksGuard:
             return []
         return self._own.owners_of(caller.key)
 
-    def interceptor(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> "OwnTasksInterceptor":
+    def interceptor(
+        self, exchange: Exchange, caller: HttpCaller, message: Message | None, owners: list[OwnerKey]
+    ) -> "OwnTasksInterceptor":
         """What watches over the response."""
-        owners = self._owners(exchange, caller)
         return OwnTasksInterceptor(exchange, caller, message, self._sessions, self._own, owners)
 
 
@@ -103,11 +101,11 @@ class OwnTasksInterceptor(Interceptor):
         self._owners = owners
         self._request = message if message is not None and message.is_request else None
 
-    def head(self, response: Response, kind: bytes) -> Inspector | None:
-        chosen, task_id = super().head(response, kind), self._pending.task_id
+    def inspector(self, response: Response) -> Inspector | None:
+        chosen, task_id = super().inspector(response), self._pending.task_id
         if task_id is not None and response.status < 400 and not self._own.owns(self._owners, task_id):
             raise UnknownTask  # it changed hands meanwhile
-        if kind == EVENT_STREAM:
+        if response.head.kind == EVENT_STREAM:
             return Inspector(self._message, self._break, EVERY, edits=True)
         if chosen is None and self._request is not None and response.status < 400:
             return Inspector(self._message, nothing)  # it may make a task

@@ -236,6 +236,10 @@ class _Reader:
     """A client that accepts everything."""
 
     streaming = is_full = False
+    cost = None
+
+    def refuse(self, data: bytes, code: int) -> None:
+        pass
 
     def hold(self, size_bytes: int) -> None:
         pass

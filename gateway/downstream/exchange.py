@@ -7,7 +7,8 @@ from gateway.downstream.request import ClientRequest
 from gateway.downstream.response import ClientResponse
 from gateway.http.fields import Headers
 from gateway.http.request_parser import Head
-from gateway.mcp import jsonrpc
+from gateway.mcp import jsonrpc, observations
+from gateway.mcp.jsonrpc import Message
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.memory_budget import SMALL_BYTES_MAX
 
@@ -16,22 +17,35 @@ _ERROR: Final = b'"error"'
 
 class Exchange:
     __slots__ = (
-        "authenticates", "connection", "error_code", "location", "request", "resolved", "response", "task_id",
-        "traceparent", "waits_for_news",
+        "authenticates", "connection", "cost", "error_code", "location", "request", "response", "task_id",
+        "waits_for_news",
     )  # fmt: skip
 
     def __init__(self, connection: ClientWire, head: Head) -> None:
         self.connection = connection
         self.request = ClientRequest(connection, head)
         self.response = ClientResponse(self.request)
-        # What follows from the head (caller.py). It is not kept in the head, which would be a cycle.
-        self.resolved: Any = head.remembered
+        self.cost: Any = None  # what the request takes of its client's bucket (tasks/guards.py)
         self.waits_for_news = False  # the response may take any time: a GET stream, `tasks/result`
         self.authenticates = False  # request or response is a part of the authentication of a connection
         self.error_code: int | None = None  # of the JSON-RPC error in the response
         self.location = b""  # where the upstream redirects to, in its own words
         self.task_id: str | None = None  # of the task that the response created
-        self.traceparent = ""  # of the message, if the message is not kept
+
+    def method_of(self, message: Message | None) -> str:
+        """The method of its message, which is None where nothing was read; else that of HTTP."""
+        return (None if message is None else message.method) or self.request.method.decode()
+
+    def relayed(self, message: Message | None) -> Message | None:
+        """It is relayed: what is still needed of its message. Raw members would keep the whole body in memory."""
+        request = self.request
+        self.waits_for_news = request.method == b"GET" or (message is not None and message.method == "tasks/result")
+        if message is None or len(request.taken) <= SMALL_BYTES_MAX:
+            return message
+        kept = observations.redacted(message)
+        size_bytes = len(bytes(kept.id)) + len(kept.method or "")
+        request.kept_bytes += size_bytes if size_bytes > SMALL_BYTES_MAX else 0
+        return kept
 
     def note_error(self, piece: bytes) -> bytes:
         """Return a piece of a JSON body as it is. If it is a whole small message, note its JSON-RPC error."""

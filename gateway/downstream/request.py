@@ -1,19 +1,35 @@
 """The request of a client, as it came: its head, and its body as it comes or as it was read."""
 
-from collections.abc import Container
-from typing import Final
+import logging
+from typing import Final, Protocol
 
-from gateway.http.fields import Headers
+from gateway.errors import GatewayError
+from gateway.http.fields import DIGESTS, EVENT_STREAM, Headers
 from gateway.http.request_parser import Head
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import Message
 from gateway.transport.base_connection import ClientWire
-from gateway.transport.body import Body, BodyState
+from gateway.transport.body import Body, BodyState, chunk, last_chunk
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
+
+log = logging.getLogger("taskgate.relay")
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ClientGone(Exception):
     """The client left before its request was whole."""
+
+
+class Upward(Protocol):
+    """The call to the upstream by which a request goes up."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the upstream reads no more, whatever it has answered."""
+
+    async def send(self, data: bytes, last: bool = False) -> None:
+        """Send bytes of the request."""
 
 
 class ClientRequest:
@@ -35,7 +51,7 @@ class ClientRequest:
         self.taken = b""  # what was read of the body before it goes up
         self.up_bytes = head.body_bytes  # the length that goes up; below 0 for a body in chunks
         self.is_edited = False  # other bytes go up than came
-        self.refused_trailers: Container[bytes] = ()  # names in lower case, besides those that never go up
+        self.refused_trailers = frozenset[bytes]()  # names in lower case, besides those that never go up
         self.continued = False  # the client was told to go on and send its body
         self.kept_bytes = head.held_bytes  # of head and body, until the exchange ends, if they are many
         if self.kept_bytes:
@@ -46,12 +62,18 @@ class ClientRequest:
     def headers(self) -> Headers:
         return self.head.headers
 
-    async def read_body(self, bytes_max: int) -> bool:
-        """Read the body into `taken`. False if it is larger than `bytes_max`: then `taken` is its beginning.
+    async def read_message(self, may_carry: bool, bytes_max: int) -> Message | None:
+        """The message in the body, which is read into `taken`. None if it is none, or is not read.
 
-        Beyond `SMALL_BYTES_MAX` there must first be room for the whole body, because half-read bodies would wait for
-        each other for ever. Raises Overloaded if no room comes free.
+        It is read if it may carry one, of `bytes_max` at most; else `taken` is its beginning. Beyond `SMALL_BYTES_MAX`
+        there must first be room for the whole body, because half-read bodies would wait for each other for ever. Raises
+        Overloaded if no room comes free.
         """
+        if self.reservation is not None:  # the head is large
+            self.reservation.check(self.kept_bytes)
+        if self.head.body_bytes > bytes_max or not may_carry:
+            self.taken = self.body.take()
+            return None
         if not self.body.is_whole and not self.continued and self.minor and self.expects_continue:
             self.continued = True
             self.connection.expect_body()
@@ -62,7 +84,7 @@ class ClientRequest:
             self.reservation = Reservation(self.connection.buffers)
         if self.reservation is not None:
             self.reservation.set(self.kept_bytes + size)
-        return size <= bytes_max
+        return jsonrpc.parse(self.taken) if size <= bytes_max else None
 
     async def _read_as_it_comes(self, bytes_max: int) -> bytes:
         """The body as far as `bytes_max`, and the piece that goes beyond. Raises Overloaded."""
@@ -86,10 +108,42 @@ class ClientRequest:
             self.taken, self.is_edited = body, True
             self.up_bytes = len(body) if self.up_bytes >= 0 else self.up_bytes
 
-    def take(self) -> bytes:
-        """The part of the body that was read. The request no longer keeps it."""
-        data, self.taken = self.taken, b""
-        return data
+    def upward(self, head: bytes) -> tuple[bytes, bytes]:
+        """The bytes of a request that was read whole, behind `head`: in two parts if joining them would copy much."""
+        body, self.taken = self.taken, b""
+        if self.up_bytes < 0:
+            return head + chunk(body) + self._last_chunk, b""
+        self._check_length(len(body))
+        return (head, body) if len(body) > SMALL_BYTES_MAX else (head + body, b"")
+
+    async def send_up(self, head: bytes, call: Upward) -> None:
+        """Send the request as it comes, behind `head`."""
+        is_chunked = self.up_bytes < 0
+        frame = chunk if is_chunked else bytes
+        begun, self.taken = self.taken + self.body.take(), b""
+        sent_bytes = len(begun)
+        await call.send(head + frame(begun))
+        begun = head = b""
+        self.release()
+        while piece := await self.body.read():
+            if call.is_lost:
+                return
+            sent_bytes += len(piece)
+            await call.send(frame(piece))
+        if not is_chunked:
+            self._check_length(sent_bytes)
+        await call.send(self._last_chunk if is_chunked else b"", last=True)
+
+    @property
+    def _last_chunk(self) -> bytes:
+        refused = self.refused_trailers | DIGESTS if self.is_edited else self.refused_trailers
+        return last_chunk(self.body.trailers, refused)
+
+    def _check_length(self, sent_bytes: int) -> None:
+        """Raise GatewayError for another length than the head says: the next client's request would lose the rest."""
+        if sent_bytes != self.up_bytes:
+            log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": self.up_bytes})
+            raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {self.up_bytes}")
 
     def release(self) -> None:
         """The part of the body that was read has gone up, and is no longer held but for `kept_bytes`."""
@@ -109,6 +163,11 @@ class ClientRequest:
         self.body.drop()
         if self.reservation is not None:
             self.reservation.close()
+
+    @property
+    def is_post_for_stream(self) -> bool:
+        """Whether it may be a message of MCP's, whose client accepts an event stream."""
+        return self.method == b"POST" and EVENT_STREAM in b",".join(self.headers.all(b"accept")).lower()
 
     @property
     def waits(self) -> bool:

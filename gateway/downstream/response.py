@@ -9,14 +9,29 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from time import time
+from typing import Protocol
 
 from gateway.downstream.request import ClientRequest
 from gateway.http import request_parser
 from gateway.http.fields import DIGESTS, Headers
-from gateway.http.response_parser import Framing
+from gateway.http.head_cache import HeadBytes
+from gateway.http.response_parser import Framing, ResponseHead
 from gateway.mcp import jsonrpc
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.body import NO_TRAILERS, chunk, last_chunk
+
+
+class Relayed(Protocol):
+    """A response of an upstream's. `is_changed`: the fields are not those of `head`."""
+
+    head: ResponseHead
+    body_bytes: int
+    framing: Framing
+    is_changed: bool
+
+    @property
+    def headers(self) -> Headers:
+        """The fields as they go down."""
 
 
 class ClientResponse:
@@ -37,18 +52,25 @@ class ClientResponse:
         self._framing: Framing = "none"
         self._unwritten = b""
 
+    def pass_on(self, response: Relayed) -> None:
+        """Prepare the head of an upstream's response: one that came before goes out as it did then."""
+        head = response.head
+        is_usual = head.is_kept and not response.is_changed and self._is_usual
+        if is_usual and head.passed is not None and (before := head.passed.of(response.body_bytes)):
+            self.status, self._framing, self._unwritten = head.status, response.framing, before
+            return
+        self.begin(head.status, head.reason, response.headers.end_to_end(), response.framing)
+        if is_usual:
+            head.passed = HeadBytes(self._unwritten, response.body_bytes)
+
     @property
-    def is_usual(self) -> bool:
+    def _is_usual(self) -> bool:
         """Whether the client gets a response as most do."""
         is_plain = bool(self._request.minor) and self._request.method != b"HEAD" and not self.is_edited
         return is_plain and self.keep_alive and not self._connection.is_ending
 
-    def begin_as(self, status: int, framing: Framing, written: bytes) -> None:
-        """Prepare a head that `begin` has written before, for a client that `is_usual`."""
-        self.status, self._framing, self._unwritten = status, framing, written
-
-    def begin(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> bytes:
-        """Prepare the head, and return it; until something is written, another may take its place."""
+    def begin(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
+        """Prepare the head; until something is written, another may take its place."""
         self.status = status
         if self.is_edited:
             headers = headers.without_digests()
@@ -62,7 +84,6 @@ class ClientResponse:
         if not self.keep_alive:
             headers = headers.with_field(b"Connection", b"close")
         self._unwritten = _head(status, reason, headers)
-        return self._unwritten
 
     def send(self, piece: bytes) -> None:
         if self._framing == "chunked":

@@ -29,6 +29,7 @@ FIELD_BYTES_MIN: Final = 4  # as it comes: one letter, a colon, and CR LF
 HEAD_END: Final = b"\r\n\r\n"
 OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # readers obey both, llhttp too
 EVENT_STREAM: Final = b"text/event-stream"
+JSON: Final = b"application/json"
 FILTER: Final = b"taskgate-filter"  # criteria of a list, for the gateway alone (DESIGN 5.10)
 
 Field: TypeAlias = tuple[bytes, bytes, bytes]
@@ -131,6 +132,10 @@ class Headers:
 
     def block(self) -> bytes:
         return b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in self._fields])
+
+    def as_head(self, method: bytes, target: bytes) -> bytes:
+        """The head of a request with these fields."""
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, self.block())
 
     def end_to_end(self) -> "Headers":
         """The fields that pass to the other side: all but the hop-by-hop ones and those that `Connection` names."""

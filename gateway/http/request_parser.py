@@ -20,7 +20,7 @@ import httptools
 
 from gateway.errors import shown, without_frames
 from gateway.http.chunks import BadTrailer, Chunks, Followed, TooMuch
-from gateway.http.fields import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, FoundFields, Headers, fields_bytes
+from gateway.http.fields import FIELD_BYTES_MIN, HEAD_END, JSON, OF_CONNECTION, FoundFields, Headers, fields_bytes
 from gateway.http.head_cache import ConnectionHeads
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
@@ -94,6 +94,14 @@ class Head:
             self._stated_bytes = self.body_bytes
         return self._headers
 
+    @property
+    def may_carry_message(self) -> bool:
+        """Whether the body may be a message that the gateway can read."""
+        if self.method != b"POST" or self._headers.media_type() != JSON:
+            return False
+        coding = self._headers.tokens(b"content-encoding") if b"content-encoding" in self._headers.by_name else None
+        return coding is None or coding == [b"identity"]
+
 
 class End(NamedTuple):
     trailers: Headers
@@ -134,20 +142,8 @@ class RequestReader:
     """Reads the requests of one connection: `add` takes the bytes that arrived, `read` gives their events."""
 
     __slots__ = (
-        "_at",
-        "_cached_heads",
-        "_chunks",
-        "_doubts",
-        "_fields_max",
-        "_keep_alive",
-        "_left",
-        "_lines",
-        "_max",
-        "_pending",
-        "_seen",
-        "_tried",
-        "_waits",
-        "state",
+        "_at", "_cached_heads", "_chunks", "_doubts", "_fields_max", "_keep_alive", "_left", "_lines", "_max",
+        "_pending", "_seen", "_tried", "_waits", "state",
     )  # fmt: skip
 
     def __init__(self, head_bytes_max: int, fields_max: int, cached_heads: ConnectionHeads[Any] | None = None) -> None:

@@ -96,19 +96,8 @@ class ResponseReader:
     """Reads the responses that come on one connection: `add` takes what arrived, `head` and `body` read it."""
 
     __slots__ = (
-        "_at",
-        "_bytes_max",
-        "_cached_heads",
-        "_chunks",
-        "_fields_max",
-        "_framing",
-        "_left",
-        "_pending",
-        "_seen",
-        "fault",
-        "is_followed",
-        "is_whole",
-        "stated_bytes",
+        "_at", "_bytes_max", "_cached_heads", "_chunks", "_fields_max", "_framing", "_left", "_pending", "_seen",
+        "fault", "is_followed", "is_whole", "stated_bytes",
     )  # fmt: skip
 
     def __init__(self, bytes_max: int, fields_max: int, cached_heads: ConnectionHeads[ResponseHead]) -> None:

@@ -8,7 +8,7 @@ proportion to bytes.
 """
 
 import json
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
@@ -25,7 +25,7 @@ INTERNAL_ERROR: Final = -32603
 ABSENT: Final = msgspec.Raw(b"")
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, dict=True):
     """A JSON-RPC 2.0 message. Members are raw JSON, empty if absent. `method` is None if absent."""
 
     is_strict: ClassVar[bool] = True  # else the lenient reader read it: the bytes that came are not edited
@@ -36,9 +36,10 @@ class Message(msgspec.Struct):
     result: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
 
-    def without_params(self) -> "Message":
-        """A copy without the params. Raw members keep the whole body in memory; those of the copy do not."""
-        return Message(self.jsonrpc, id=msgspec.Raw(bytes(self.id)), method=self.method)
+    @cached_property
+    def task(self) -> msgspec.Raw:
+        """What a request says of the task that it asks for; ABSENT if it asks for none."""
+        return member(self.params, "task") if bytes(self.params) else ABSENT
 
     @property
     def is_request(self) -> bool:

@@ -19,6 +19,7 @@ _RELATED: Final = "io.modelcontextprotocol/related-task"  # in the `_meta` of a 
 _TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
 _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
 _NAMED_BYTES_MAX: Final = 4096  # of a task's id that is kept until its request is answered
+_TRACE_BYTES_MAX: Final = 800  # of a `traceparent` that is kept: its characters may be escaped
 TOOL_CHARS_MAX: Final = 100  # of a tool's name
 _PAGE_OBJECTS_MAX: Final = 100_000  # on a page above `_SMALL_PAGE_BYTES`: each takes time and memory
 
@@ -53,24 +54,21 @@ class Observation(msgspec.Struct):
 def is_observed(request: Message) -> bool:
     """Whether the response to `request` may say something about a task."""
     return request.is_request and (
-        request.method in ("tasks/get", "tasks/cancel", "tasks/list", "tasks/result") or _makes_task(request)
+        request.method in ("tasks/get", "tasks/cancel", "tasks/list", "tasks/result") or bool(bytes(request.task))
     )
 
 
 def redacted(request: Message) -> Message:
-    """The request with only what `of_response` reads. It does not keep the whole body in memory."""
-    if not is_observed(request):
-        return request.without_params()
-    named, makes = bytes(jsonrpc.member(request.params, "taskId")), _makes_task(request)
-    kept = [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX)
-    if makes:
-        kept += [b'"task":{}', b'"name":%b' % msgspec.json.encode(tool_of(request))]
-    return Message(
-        request.jsonrpc,
-        id=msgspec.Raw(bytes(request.id)),
-        method=request.method,
-        params=msgspec.Raw(b"{%b}" % b",".join(kept)),
-    )
+    """The request with only what `of_response` and traces read. It does not keep the whole body in memory."""
+    trace = bytes(jsonrpc.member(jsonrpc.member(request.params, "_meta"), "traceparent"))
+    kept = [b'"_meta":{"traceparent":%b}' % trace] * (0 < len(trace) <= _TRACE_BYTES_MAX)
+    if is_observed(request):
+        named = bytes(jsonrpc.member(request.params, "taskId"))
+        kept += [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX)
+        if bytes(request.task):
+            kept += [b'"task":{}', b'"name":%b' % msgspec.json.encode(tool_of(request))]
+    params = msgspec.Raw(b"{%b}" % b",".join(kept)) if bytes(request.params) else jsonrpc.ABSENT
+    return Message(request.jsonrpc, id=msgspec.Raw(bytes(request.id)), method=request.method, params=params)
 
 
 def of_response(request: Message | None, response: Message) -> Observation | None:
@@ -165,10 +163,6 @@ def tool_of(request: Message | None) -> str:
     if request is None or method != "tools/call":
         return method[:TOOL_CHARS_MAX]
     return (jsonrpc.text(jsonrpc.member(request.params, "name")) or method)[:TOOL_CHARS_MAX]
-
-
-def _makes_task(request: Message) -> bool:
-    return bool(bytes(request.params)) and bool(bytes(jsonrpc.member(request.params, "task")))
 
 
 def has_failed(result: msgspec.Raw) -> bool:

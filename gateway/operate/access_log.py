@@ -63,10 +63,6 @@ class AccessLog:
     def began(self, message: Message | None, exchange: "Exchange | None") -> None:
         """A query begins. Over stdio it has a task of its own, and no exchange."""
 
-    def traceparent(self, message: Message) -> str:
-        """The `traceparent` of a message that is not kept; empty if it has none, or if no span is made."""
-        return ""
-
     def ended(
         self,
         exchange: "Exchange",
@@ -100,7 +96,6 @@ class AccessLog:
         kind: str,
         message: Message,
         seconds: float,
-        traceparent: str,
         code: int | None,
         error: GatewayError | None,
         task_id: str | None,
@@ -191,7 +186,7 @@ def _action(message: Message | None) -> str | None:
         return None
     if message.method in _ACTIONS:
         return _ACTIONS[message.method]
-    return "create" if bytes(jsonrpc.member(message.params, "task")) else None
+    return "create" if bytes(message.task) else None
 
 
 def _with_tool(did: str, message: Message) -> dict[str, object]:

@@ -85,10 +85,7 @@ class TracedAccessLog(AccessLog):
 
     def began(self, message: Message | None, exchange: Exchange | None) -> None:
         """A query begins. Its span is the current one, so that steps of the query are its children."""
-        context.attach(trace.set_span_in_context(self._begin("", message, exchange, time_ns())))
-
-    def traceparent(self, message: Message) -> str:
-        return _text(jsonrpc.member(jsonrpc.member(message.params, "_meta"), "traceparent"))
+        context.attach(trace.set_span_in_context(self._begin(message, exchange, time_ns())))
 
     def ended(
         self,
@@ -103,7 +100,7 @@ class TracedAccessLog(AccessLog):
             super().ended(exchange, caller, kind, message, seconds, error)
         finally:
             now = time_ns()
-            span = self._of_ended(exchange.traceparent, message, exchange, now - round(seconds * 1e9))
+            span = self._of_ended(message, exchange, now - round(seconds * 1e9))
             if span.is_recording():
                 span.set_attribute("taskgate.kind", kind)
                 _say_exchange(span, exchange, caller)
@@ -118,16 +115,15 @@ class TracedAccessLog(AccessLog):
         kind: str,
         message: Message,
         seconds: float,
-        traceparent: str,
         code: int | None,
         error: GatewayError | None,
         task_id: str | None,
     ) -> None:
         try:
-            super().ended_over_stdio(kind, message, seconds, traceparent, code, error, task_id)
+            super().ended_over_stdio(kind, message, seconds, code, error, task_id)
         finally:
             now = time_ns()
-            span = self._of_ended(traceparent, message, None, now - round(seconds * 1e9))
+            span = self._of_ended(message, None, now - round(seconds * 1e9))
             if span.is_recording():
                 span.set_attributes(
                     {"taskgate.kind": kind, "taskgate.upstream": STDIO.upstream, "network.transport": "pipe"}
@@ -136,9 +132,10 @@ class TracedAccessLog(AccessLog):
                 _say_failure(span, code, why(error, code, 200))
             span.end(now)
 
-    def _begin(self, own: str, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
-        """A span below the first valid `traceparent` of `own` or the message, and the header; the other is a link."""
-        given = [own or (self.traceparent(message) if message is not None else "")]
+    def _begin(self, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
+        """A span below the first valid `traceparent` of the message and the header; the other is a link."""
+        params = jsonrpc.ABSENT if message is None else message.params
+        given = [_text(jsonrpc.member(jsonrpc.member(params, "_meta"), "traceparent"))]
         if exchange is not None:
             given.append((exchange.request.headers.get(b"traceparent") or b"").decode("latin-1"))
         parents = [parent for each in given if (parent := _context(each)).is_valid]
@@ -146,11 +143,11 @@ class TracedAccessLog(AccessLog):
         links = [Link(other) for other in parents[1:] if other != parents[0]]
         return self._tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
 
-    def _of_ended(self, own: str, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
+    def _of_ended(self, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
         """The span of a request that has ended: that of a query is the current one."""
         span = trace.get_current_span()
         if span is trace.INVALID_SPAN:
-            return self._begin(own, message, exchange, began_ns)
+            return self._begin(message, exchange, began_ns)
         context.attach(context.Context())  # the next request of the connection inherits the context of this one
         return span
 

@@ -120,6 +120,10 @@ class OwnTasks(Owners):
     def owns_all(self, owners: Sequence[OwnerKey], task_ids: Iterable[object]) -> bool:
         return all(self.owns(owners, task_id) for task_id in task_ids)
 
+    async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
+        """As `owns_all`, by what any replica knows. Raises Overloaded if that cannot be told."""
+        return self.owns_all(owners, task_ids)
+
     def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
         return isinstance(task_id, str) and any(task_id in ids for ids in self._of(owners))
 

@@ -10,7 +10,6 @@ from typing import Final, Generic, TypeVar
 import msgspec
 import orjson
 
-from gateway.caller_identity import Key
 from gateway.config import IndexLimits
 from gateway.errors import CannotAnswer, GatewayError, Internal, NoFilter, NoTasks, without_frames
 from gateway.mcp import jsonrpc
@@ -109,17 +108,18 @@ class Answerer:
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
         self._next_at: dict[str, float] = {}  # when a criterion may be named in the log again
 
-    def position(self, key: Key, message: Message, spelled_: str | None = None) -> Position | BadQuery | None:
+    def position(self, caller: Caller, message: Message) -> Position | BadQuery | None:
         """The page that a message asks for, or what is wrong; None if it is no filtered `tasks/list`, and passes.
 
         A message of a later revision passes too (DESIGN 3.9), one to a server that filters natively, and one whose id
-        is no text: no answer could repeat it. `spelled_`: the criteria in the header. They hold if the message has
-        none; raises NoFilter where it would pass.
+        is no text: no answer could repeat it. The criteria in the header hold if the message has none; raises NoFilter
+        where it would pass.
         """
         if message.method != "tasks/list" or not message.is_request:
             return None
         raw, is_no_text = bytes(message.params), not message.is_strict and REPLACEMENT.encode() in bytes(message.id)
-        passes = is_no_text or self._sessions.servers.filters_natively(key)
+        passes = not caller.is_served or is_no_text or self._sessions.servers.filters_natively(caller.key)
+        spelled_ = caller.filter
         try:
             position = None if passes else position_of(raw)
             if position is not None or (spelled_ is None and self._sessions.own is None):
@@ -133,35 +133,44 @@ class Answerer:
         except BadQuery as bad:
             return without_frames(bad)
 
-    def misspelt(self, key: Key, message: Message) -> tuple[str, ...]:
+    def misspelt(self, caller: Caller, message: Message) -> tuple[str, ...]:
         """The names in a `tasks/list` that passes that are nearly criteria (DESIGN 5.4). The log has them too."""
         raw = bytes(message.params)
         if message.method != "tasks/list" or not (found := misspelt_of(raw)):
             return ()
-        if is_later(raw) or self._sessions.servers.filters_natively(key):
+        if is_later(raw) or not caller.is_served or self._sessions.servers.filters_natively(caller.key):
             return ()
         for given, near in found.items():
             if (now := self._clock()) >= self._next_at.get(near, now):
                 self._next_at[near] = now + _NAMED_AGAIN_S
                 hint = f"did you mean {near}? The list is the server's, unfiltered"
-                log.warning("a misspelt criterion", extra={"upstream": key.upstream, "parameter": given, "hint": hint})
+                log.warning(
+                    "a misspelt criterion", extra={"upstream": caller.key.upstream, "parameter": given, "hint": hint}
+                )
         return tuple(found)
 
-    async def answer(
-        self, session: Session, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery
-    ) -> int | None:
-        """Answer with the page at `position`, or with what is wrong. Returns the JSON-RPC error code that was sent.
+    async def answer(self, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery) -> bool:
+        """Answer with the page at `position`, or with what is wrong. False if it passes: by what other replicas know.
 
-        `session` is the caller's, in use (`Sessions.using`).
         Raises GatewayError; a stream that has begun gets the error first.
         """
+        with self._sessions.using(caller.key) as session:
+            if not caller.proof and await self._sessions.learn(session) and self.position(caller, message) is None:
+                return False
+            await self._answer(session, reply, caller, message, position)
+            return True
+
+    async def _answer(
+        self, session: Session, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery
+    ) -> None:
         raw_id = bytes(message.id)
         try:
             if caller.proof:
                 why = f"{caller.proof} proves one request, and a filtered list takes requests of taskgate's own"
                 raise CannotAnswer(f"{why}: ask for the list without criteria, and filter its pages")
             if isinstance(position, BadQuery):
-                return await self._refuse(session, reply, caller, message, position)
+                await self._refuse(session, reply, caller, message, position)
+                return
             answer = None if caller.asks_first else self._planner.at_once(session, position)
             if answer is None:
                 waiter = Waiter(reply, message, self._clock)
@@ -179,24 +188,20 @@ class Answerer:
         self._note(session, caller, answer, page_bytes)
         if page_bytes <= _LARGE_BYTES_MIN:
             reply.send(_response(raw_id, answer, rest))
-            return None
+            return
         async with self._large:
             reply.send(_response(raw_id, answer, rest))
             await asyncio.sleep(0)
-        return None
 
-    async def _refuse(
-        self, session: Session, reply: Reply, caller: Caller, message: Message, bad: BadQuery
-    ) -> int | None:
-        """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4). As `answer`."""
+    async def _refuse(self, session: Session, reply: Reply, caller: Caller, message: Message, bad: BadQuery) -> None:
+        """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4)."""
         waiter = Waiter(reply, message, self._clock)
         await self._planner.ask_first(session, caller, waiter)
         await self._planner.check_access(session, caller, waiter)
         faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in bad.faults]
         said = jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(bad), {"errors": faults})
         reply.hold(len(said))
-        reply.send(said)
-        return INVALID_PARAMS
+        reply.refuse(said, INVALID_PARAMS)
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
         name = caller.key.upstream

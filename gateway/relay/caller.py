@@ -1,4 +1,8 @@
-"""The caller of a request: its upstream, target and header fields as they go up; and its reply to a filtered list."""
+"""The caller of a request: its upstream, target and header fields as they go up; and its reply to a filtered list.
+
+In: the head of a request, and where it leads. Out: what follows from them, worked out when it is first asked for.
+Always: a caller is kept for a head that comes again (head_cache.py), so nothing in it is of one request.
+"""
 
 import logging
 import re
@@ -9,10 +13,13 @@ from typing import Any, Final
 from gateway.caller_identity import Key, network, proof, rate_limit_key, telling, who
 from gateway.downstream.exchange import Exchange
 from gateway.http.addresses import Move
-from gateway.http.fields import EVENT_STREAM, FILTER, Headers
+from gateway.http.codings import with_readable
+from gateway.http.fields import EVENT_STREAM, FILTER, JSON, Headers
+from gateway.http.head_cache import HeadBytes
+from gateway.http.request_parser import Head
+from gateway.http.response_parser import authenticates_connection
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
-from gateway.relay.pump import JSON
 from gateway.relay.routes import Route
 from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel, misplaced_at
 from gateway.upstream.server_connection import Response
@@ -25,40 +32,49 @@ _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 
 
 class HttpCaller:
-    """A client of one upstream, for the time of one request."""
+    """A client of one upstream, as the head of his request shows him. `table` has the callers of one configuration.
+
+    `headers` are the fields as they go up. `may_carry` says whether the body may be a message, `authenticates` whether
+    the request is a part of the authentication of its connection. The bytes that go up are kept if it `is_kept`.
+    """
 
     __slots__ = (
-        "_address",
-        "_is_accepted",
-        "_key",
-        "_knows_move",
-        "_move",
-        "_original",
-        "_proof",
-        "_route",
-        "cost",
-        "drifts",
-        "headers",
-        "pool",
-        "target",
-        "upstream",
+        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_original", "_proof", "_route", "_up",
+        "authenticates", "drifts", "head", "headers", "is_kept", "may_carry", "pool", "table", "target", "upstream",
     )  # fmt: skip
 
-    def __init__(self, route: Route, target: bytes, original: Headers, address: str, headers: Headers) -> None:
+    def __init__(self, table: object, head: Head, address: str, route: Route, target: bytes, headers: Headers) -> None:
+        self.table = table
+        self.head = head
         self.upstream = route.upstream
         self.pool = route.pool
         self.target = target
         self.headers = headers
-        self._original = original
+        self._original = head.headers
         self._address = address
         self._route = route
+        self.may_carry = head.may_carry_message
+        self.authenticates = authenticates_connection(head.headers)
+        self.is_kept = False
+        self._up: HeadBytes | None = None
         self._key: Key | None = None
         self._knows_move = False  # worked out when it is first asked for
         self._move: Move | None = None
         self._proof: str | None = None
         self._is_accepted = False
         self.drifts = False  # the caller is another than those of the requests before (identity_drift.py)
-        self.cost: Any = None  # what guards take of the request (tasks/guards.py)
+
+    def up(self, body_bytes: int, is_edited: bool) -> bytes:
+        """The head as it goes up, for a body of that length. One that `is_edited` has other bytes than came."""
+        if not is_edited and self._up is not None and (before := self._up.of(body_bytes)):
+            return before
+        method, fields, came_bytes = self.head.method, self.headers, self.head.body_bytes
+        fields = with_readable(fields) if method in (b"POST", b"GET") else fields
+        if self._up is None and self.is_kept:
+            self._up = HeadBytes(fields.as_head(method, self.target), came_bytes)
+        fields = fields.without_digests() if is_edited else fields
+        fields = fields if body_bytes == came_bytes else fields.with_value(b"content-length", b"%d" % body_bytes)
+        return fields.as_head(method, self.target)
 
     @property
     def move(self) -> Move | None:
@@ -79,6 +95,13 @@ class HttpCaller:
     def is_of_http_sse(self) -> bool:
         """Whether the request is one of HTTP+SSE (2024-11-05): its response goes out on another stream."""
         return bool(_HTTP_SSE_SESSION.search(self.target)) and EVENT_STREAM not in self.headers.tokens(b"accept")
+
+    @property
+    def is_served(self) -> bool:
+        """Whether his lists may be filtered here (DESIGN 3.9, 3.11)."""
+        version = self.headers.get(b"mcp-protocol-version")
+        is_later = version is not None and version > LAST_REVISION
+        return not (is_later or self.authenticates or self.is_of_http_sse)
 
     @property
     def asks_first(self) -> bool:
@@ -166,12 +189,6 @@ class HttpCaller:
         asks = who(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
         return Key.of(self.upstream.name, self.target, session_id, asks)
 
-    def again(self) -> "HttpCaller":
-        """The same caller for another request, which may change its own."""
-        other = HttpCaller(self._route, self.target, self._original, self._address, self.headers)
-        other._key = self._key
-        return other
-
 
 class HttpReply:
     """The response to one filtered `tasks/list`: a JSON message; or a stream, if other messages came ahead (5.7)."""
@@ -179,6 +196,10 @@ class HttpReply:
     def __init__(self, exchange: Exchange, caller: HttpCaller) -> None:
         self._exchange = exchange
         self._caller = caller
+
+    @property
+    def cost(self) -> Any:
+        return self._exchange.cost
 
     @property
     def streaming(self) -> bool:
@@ -197,6 +218,10 @@ class HttpReply:
 
     async def drain(self) -> None:
         await self._exchange.connection.drain()
+
+    def refuse(self, data: bytes, code: int) -> None:
+        self._exchange.error_code = code
+        self.send(data)
 
     def send(self, data: bytes) -> None:
         self._caller.accept()

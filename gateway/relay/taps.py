@@ -5,14 +5,17 @@ they came or as they were edited. Always: the inspector is told of what is too l
 passes unread.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from gateway.errors import UpstreamBroken
-from gateway.http.codings import Decode, Unreadable
+from gateway.config import Limits
+from gateway.errors import GatewayError, UpstreamBroken
+from gateway.http.codings import Decode, Unreadable, decoder
+from gateway.http.fields import EVENT_STREAM
 from gateway.mcp import sse
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
 from gateway.upstream.server_connection import Response
@@ -36,8 +39,91 @@ class Inspector(msgspec.Struct, frozen=True):
 
 
 class Watch(Protocol):
-    def head(self, response: Response, kind: bytes) -> Inspector | None:
-        """The response's head has come, of that media type. Returns what is done with its body; None if it passes."""
+    def inspector(self, response: Response) -> Inspector | None:
+        """The response's head has come. Returns what is done with its body; None if it passes."""
+
+
+class Tap(NamedTuple):
+    """What a body passes through on its way to the client."""
+
+    through: Callable[[bytes], bytes] = bytes  # returns a piece as it goes on; `bytes`: as it came
+    end: Callable[[], bytes] = bytes  # returns what goes behind the last one
+    begun: bytes = b""  # what was read of the body before, perhaps all
+    is_edited: bool = False  # other bytes go on than came, or may
+
+
+async def tap_for(inspector: Inspector, response: Response, limits: Limits, reservation: Reservation) -> Tap:
+    """The tap by which an inspector gets a body. One that is edited is framed anew; JSON is held until it is whole."""
+    bytes_max, is_stream = limits.inspected_body_bytes_max, response.head.kind == EVENT_STREAM
+    hold_max = bytes_max if is_stream else min(bytes_max, inspector.hold.bytes_max)
+    try:
+        decode = decoder(response.head.headers, hold_max)
+    except Unreadable:
+        return Tap(_unread(inspector))
+    if is_stream:
+        events = EventTap(inspector, decode, limits.inspected_event_bytes_max, reservation)
+        if not inspector.edits:
+            return Tap(events.inspect, events.end)
+        _reframe(response, decode, None)
+        return Tap(events.edit, events.rest, is_edited=True)
+    if not inspector.edits:
+        copy = BodyTap(inspector, decode, bytes_max, reservation, response)
+        return Tap(copy.inspect, copy.end)
+    held, is_whole = await _held(response, inspector.hold.seconds, hold_max, reservation)
+    if not is_whole:
+        return Tap(_unread(inspector), begun=held)
+    try:
+        plain = decode(held) + decode(b"")
+    except Unreadable:
+        inspector.unread()
+        return Tap(begun=held)
+    edited = inspector.message(plain)
+    if edited is plain:
+        return Tap(begun=held)
+    _reframe(response, decode, len(edited))
+    return Tap(begun=edited, is_edited=True)
+
+
+async def _held(
+    response: Response, seconds: float | None, bytes_max: int, reservation: Reservation
+) -> tuple[bytes, bool]:
+    """What comes of a body in that time, and whether it is whole. Raises Overloaded."""
+    held = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            while piece := await response.body.read():
+                held += piece
+                if len(held) > bytes_max:
+                    return bytes(held), False
+                reservation.hold(len(held))
+            return bytes(held), True
+    except (TimeoutError, GatewayError):
+        if seconds is None:
+            raise
+    return bytes(held), False
+
+
+def _reframe(response: Response, decode: Decode, size_bytes: int | None) -> None:
+    """Change the fields for a body that is decoded and edited: its size, None if it goes on in chunks."""
+    headers = response.headers
+    if decode is not bytes:  # `Content-Encoding: identity` still says what is true
+        headers = headers.without(b"content-encoding")
+    if response.framing == "length" and size_bytes is not None:
+        headers = headers.with_value(b"content-length", b"%d" % size_bytes)
+    elif response.framing == "length":
+        headers = headers.without(b"content-length").with_field(b"Transfer-Encoding", b"chunked")
+        response.framing = "chunked"
+    response.headers = headers
+
+
+def _unread(inspector: Inspector) -> Callable[[bytes], bytes]:
+    """A function that passes pieces unread. The inspector is told at each one: much time may pass between two."""
+
+    def through(piece: bytes) -> bytes:
+        inspector.unread()
+        return piece
+
+    return through
 
 
 class BodyTap:

@@ -149,7 +149,8 @@ class StdioCaller:
     key = STDIO
     asks_first = False  # no field goes with a message, so the server would refuse none
     proof = ""
-    cost: Any = None
+    filter = None
+    is_served = True
 
     def __init__(self, channel: StdioChannel) -> None:
         self._channel = channel
@@ -162,11 +163,14 @@ class StdioCaller:
 class StdioReply:
     """The way back of one answer of the gateway's own (`tasks/interfaces.py`). `reservation` holds its request too."""
 
+    cost: Any = None  # no guard counts over stdio
+
     def __init__(self, outlet: Outlet, reservation: Reservation, request_bytes: int) -> None:
         self._outlet = outlet
         self._reservation = reservation
         self._request_bytes = request_bytes
         self.streaming = False
+        self.error_code: int | None = None  # of the error that was sent for an answer
         self._ended = False
 
     @property
@@ -184,6 +188,10 @@ class StdioReply:
 
     def hold(self, size_bytes: int) -> None:
         self._reservation.grow(self._request_bytes + size_bytes)
+
+    def refuse(self, data: bytes, code: int) -> None:
+        self.error_code = code
+        self.send(data)
 
     def send(self, data: bytes) -> None:
         """Send the response, or an error: that goes out room or not, for nothing else would tell the client."""
@@ -267,7 +275,6 @@ class Passed(NamedTuple):
     times: int = 1  # requests of this id that the server has yet to answer
     cancelled: int = 0  # cancelled ones besides, which the server need not answer
     is_clear: bool = True  # a response of this id can only be to this request
-    traceparent: str = ""  # of the message, which is not kept
     misspelt: tuple[str, ...] = ()  # names in a `tasks/list` that are nearly criteria
 
 

@@ -72,6 +72,7 @@ class StdioProxy:
         self._to_client = Outlet(client, buffers)
         self._to_server = Outlet(server, buffers)
         self._channel = StdioChannel(self._to_server, OWN)
+        self._caller = StdioCaller(self._channel)
         self._answerer = answer.Answerer(sessions, config.index, counts, clock)
         self._unanswered = Unanswered()
         self._answering: set[asyncio.Task[None]] = set()
@@ -106,15 +107,14 @@ class StdioProxy:
         if message is None:
             self._pass_unread(line)
             return False
-        if (position := self._answerer.position(STDIO, message)) is not None:
+        if (position := self._answerer.position(self._caller, message)) is not None:
             await self._begin(message, position, len(line.raw))
             return True
         if message.method == "notifications/cancelled":
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
-            above = self._access_log.traceparent(message) if self._access_log is not None else ""
-            misspelt = self._answerer.misspelt(STDIO, message)
-            passed = Passed(observations.redacted(message), self._sessions.now(), traceparent=above, misspelt=misspelt)
+            misspelt = self._answerer.misspelt(self._caller, message)
+            passed = Passed(observations.redacted(message), self._sessions.now(), misspelt=misspelt)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(STDIO.upstream, message.method or "")
         return False
@@ -152,8 +152,8 @@ class StdioProxy:
             if is_full:
                 raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
             reservation.hold(size_bytes)
-            with self._sessions.using(STDIO) as session:
-                code = await self._answerer.answer(session, reply, StdioCaller(self._channel), message, position)
+            await self._answerer.answer(reply, self._caller, message, position)
+            code = reply.error_code
         except Exception as error:
             failed = error if isinstance(error, GatewayError) else Internal()
             if failed is not error:
@@ -165,7 +165,7 @@ class StdioProxy:
             reservation.close()
             if self._access_log is not None:
                 seconds = self._clock() - began_at
-                self._access_log.ended_over_stdio("answered", message, seconds, "", code, failed, None)
+                self._access_log.ended_over_stdio("answered", message, seconds, code, failed, None)
 
     # ---- from the server ----
 
@@ -235,8 +235,8 @@ class StdioProxy:
     def _ended(self, passed: Passed | None, code: int | None, task_id: str | None) -> None:
         """A request of the client's was answered, by an error if there is a code."""
         if self._access_log is not None and passed is not None:
-            request, seconds, above = passed.request, self._clock() - passed.at.at, passed.traceparent
-            self._access_log.ended_over_stdio("relayed", request, seconds, above, code, None, task_id)
+            seconds = self._clock() - passed.at.at
+            self._access_log.ended_over_stdio("relayed", passed.request, seconds, code, None, task_id)
 
     def _take_in(self, intercepted: Intercepted) -> None:
         if intercepted.not_advertised:

@@ -249,12 +249,12 @@ class SharedSessions(Sessions):
             self._shared.drop(each)  # another replica may have told of it
         return keys
 
-    async def learn(self, session: Session) -> None:
-        """Learn what other replicas have told of the session of a query, before it is answered. Nothing else waits."""
+    async def learn(self, session: Session) -> bool:
         if self.own is not None:
             await self.own.learn(session.owners)
         if self.is_behind(session):
             await self.catch_up(session)
+        return True
 
     def is_behind(self, session: Session) -> bool:
         """Whether a query must first learn what other replicas have told: it must know what was told `max_age` ago."""

@@ -86,7 +86,6 @@ class SharedOwn(OwnTasks):
         return [tuple((owner[0], *each) for each in making) for making in makings if making]
 
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
-        """Whether a caller has all these tasks, by what any replica knows. Raises Overloaded if that cannot be told."""
         if not task_ids or not owners:
             return not task_ids
         for wait_s in _WAITS_S:

@@ -25,10 +25,20 @@ _OPERATIONS: Final = ("tasks/list", "tasks/get", "tasks/cancel", "tasks/result")
 
 
 class GuardedCaller(Protocol):
-    cost: "RequestCost | None"
-
     def rate_limit_key(self) -> tuple[str, bytes]:
         """The upstream's name, and `identity.rate_limit_key`."""
+
+
+class GuardedRequest(Protocol):
+    taken: bytes
+    """What was read of its body."""
+
+    @property
+    def is_post_for_stream(self) -> bool:
+        """Whether a server may read it as a message, though the gateway does not."""
+
+    def replace_body(self, body: bytes) -> None:
+        """Another body goes up."""
 
 
 def guards_of(limits: GuardLimits, clock: Callable[[], float]) -> "Guards | None":
@@ -42,37 +52,43 @@ class Guards:
         self._clock = clock
         self._buckets: OrderedDict[tuple[str, bytes], _Bucket] = OrderedDict()  # the least recently used first
 
-    def admit(self, message: Message, body: bytes, caller: GuardedCaller) -> bytes:
-        """The body of a request as it goes on. Raises RateLimited, and Unclear."""
-        task = jsonrpc.member(message.params, "task")
+    def admit(self, request: GuardedRequest, message: Message | None, caller: GuardedCaller) -> "RequestCost | None":
+        """Take what a request counts for, and lower its ttl. Raises RateLimited, and Unclear.
+
+        A body that passes unread counts for 1, or for 1 for each message of a batch.
+        """
+        body = request.taken
+        if message is None:
+            if request.is_post_for_stream and (cost := self._cost(caller)) is not None:
+                cost.owe(max(1, jsonrpc.batch_size(body)))
+            return None
         doubts = doubtful(message, body)
-        if not doubts and not (message.is_request and (bytes(task) or message.method in _OPERATIONS)):
-            return body
-        if self._limits.task_operations_per_second is not None:
-            caller.cost = RequestCost(self._bucket(caller.rate_limit_key(), self._limits.task_operations_per_second))
-        if self._limits.task_ttl_max is None:
-            return body
+        if not doubts and not (message.is_request and (bytes(message.task) or message.method in _OPERATIONS)):
+            return None
+        cost, ttl_max = self._cost(caller), self._limits.task_ttl_max
+        if ttl_max is None:
+            return cost
         if "ttl" in doubts:
             raise Unclear(f"which ttl counts? Name it once, in small letters: {', '.join(sorted(doubts))}")
-        if not _exceeds(jsonrpc.member(task, "ttl"), self._limits.task_ttl_max):
-            return body
-        if not message.is_strict:
-            raise Unclear("the ttl is too long, and the message only nearly JSON: NaN, half a surrogate pair, no UTF-8")
-        return jsonrpc.replace(body, ("params", "task", "ttl"), b"%d" % (self._limits.task_ttl_max * 1000))
+        if _exceeds(jsonrpc.member(message.task, "ttl"), ttl_max):
+            if not message.is_strict:
+                what = "NaN, half a surrogate pair, no UTF-8"
+                raise Unclear(f"the ttl is too long, and the message only nearly JSON: {what}")
+            request.replace_body(jsonrpc.replace(body, ("params", "task", "ttl"), b"%d" % (ttl_max * 1000)))
+        return cost
 
-    def admit_unread(self, body: bytes, caller: GuardedCaller) -> None:
-        """Take what a body that passes unread counts for: 1, or 1 for each message of a batch. Raises RateLimited."""
-        if self._limits.task_operations_per_second is not None:
-            bucket = self._bucket(caller.rate_limit_key(), self._limits.task_operations_per_second)
-            RequestCost(bucket).owe(max(1, jsonrpc.batch_size(body)))
-
-    def _bucket(self, whose: tuple[str, bytes], per_second: float) -> "_Bucket":
+    def _cost(self, caller: GuardedCaller) -> "RequestCost | None":
+        """What a request takes of its client's bucket. Raises RateLimited."""
+        per_second = self._limits.task_operations_per_second
+        if per_second is None:
+            return None
+        whose = caller.rate_limit_key()
         bucket = self._buckets.pop(whose, None)
         bucket = bucket or _Bucket(self._limits.task_operations_burst, per_second, self._clock)
         self._buckets[whose] = bucket
         if len(self._buckets) > self._limits.identities_max:
             self._buckets.popitem(last=False)
-        return bucket
+        return RequestCost(bucket)
 
 
 class _Bucket:

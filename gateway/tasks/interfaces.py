@@ -26,8 +26,13 @@ class Caller(Protocol):
     def key(self) -> Key:
         """The key of the caller's session."""
 
-    cost: "RequestCost | None"
-    """What the request takes of its client's bucket; None where no guard counts."""
+    @property
+    def filter(self) -> str | None:
+        """The criteria beside the message, for a list that has none of its own."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether his lists may be filtered here (DESIGN 3.9, 3.11)."""
 
     @property
     def asks_first(self) -> bool:
@@ -48,6 +53,10 @@ class Reply(Protocol):
     """The way back to the requestor of one query, for messages; the last one is the response."""
 
     @property
+    def cost(self) -> "RequestCost | None":
+        """What the request takes of its client's bucket; None where no guard counts."""
+
+    @property
     def streaming(self) -> bool:
         """Whether something has been sent."""
 
@@ -66,6 +75,9 @@ class Reply(Protocol):
 
     def send(self, data: bytes) -> None:
         """Send the response message, which ends the reply. `hold` has room for a large one."""
+
+    def refuse(self, data: bytes, code: int) -> None:
+        """As `send`, for an error of that code."""
 
 
 @dataclass(slots=True)

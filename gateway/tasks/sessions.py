@@ -258,6 +258,10 @@ class Sessions:
                 del self._unaccepted[key]
             self.keep(session)
 
+    async def learn(self, session: Session) -> bool:
+        """Learn what other replicas have told of a session. Returns whether there may be any."""
+        return False
+
     def _know_server(self, session: Session) -> None:
         if (server := self.servers.peek(session.key)) is not None:
             session.index.default_method = server.default_method

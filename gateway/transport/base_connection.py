@@ -52,19 +52,8 @@ class Wire(asyncio.BufferedProtocol):
     """A connection. Reading may be paused for several reasons at once; writing waits for a slow peer."""
 
     __slots__ = (
-        "__weakref__",
-        "_drained",
-        "_input",
-        "_pauses",
-        "_read_scheduler",
-        "_stalls_limited",
-        "_unsent",
-        "buffers",
-        "is_own",
-        "link",
-        "loop",
-        "stall_timeout_s",
-        "transport",
+        "__weakref__", "_drained", "_input", "_pauses", "_read_scheduler", "_stalls_limited", "_unsent", "buffers",
+        "is_own", "link", "loop", "stall_timeout_s", "transport",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float) -> None:

@@ -95,35 +95,26 @@ class Call:
         If the pooled connection turns out to be closed without a byte of an answer, a request that may be sent `again`
         goes out once more on a new one. Raises UpstreamBroken, UpstreamTimeout or UpstreamUnreachable.
         """
-        connection = self._connection
-        assert connection is not None
-        self._send_whole(head, body)
-        try:
-            return self._seen(await connection.head(timeout_s))
-        except UpstreamBroken:
-            if not again or connection.answered or not connection.used:
-                raise
-        self._pool.active.discard(connection)
-        connection.end()
-        await self._connect(fresh=True)
-        self._send_whole(head, body)
-        return await self.head(timeout_s)
-
-    def _send_whole(self, head: bytes, body: bytes) -> None:
-        assert self._connection is not None
-        self._connection.write(head)
-        if body:
-            self._connection.write(body)
-        self._sent = True
+        while True:
+            connection = self._connection
+            assert connection is not None
+            connection.write(head)
+            if body:
+                connection.write(body)
+            self._sent = True
+            try:
+                return await self.head(timeout_s)
+            except UpstreamBroken:
+                if not again or connection.answered or not connection.used:
+                    raise
+            self._pool.active.discard(connection)
+            connection.end()
+            await self._connect(fresh=True)  # it was not used before
 
     async def head(self, timeout_s: float | None) -> Response:
-        """The response's head, once the request or enough of it has been sent."""
+        """The response's head, once enough of the request has been sent. How fast it came is told, unless it waits."""
         assert self._connection is not None
-        return self._seen(await self._connection.head(timeout_s))
-
-    def _seen(self, response: Response) -> Response:
-        """The upstream has answered. Tell `on_answer` how fast, unless the response waits for news."""
-        pool = self._pool
+        response, pool = await self._connection.head(timeout_s), self._pool
         if pool.state.now is not UP and not self._is_check:
             pool.state.answered()
         if self._client is None or not self._client.waits_for_news:

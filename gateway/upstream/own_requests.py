@@ -107,7 +107,7 @@ class HttpChannel:
         """The head of a request: the caller's target and fields, without those of the caller's one message (5.9)."""
         repeated = [field for field in self._headers if not is_of_one_message(field[0].lower())]
         headers = Headers([*repeated, *added, (b"Accept-Encoding", b"identity")])
-        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self._target, headers.block())
+        return headers.as_head(method, self._target)
 
     async def _check(self, response: Response, raw_id: bytes) -> None:
         if not 200 <= response.status < 300:

@@ -92,27 +92,9 @@ class UpstreamOwner(Protocol):
 
 class UpstreamConnection(Wire):
     __slots__ = (
-        "_asked",
-        "_client",
-        "_head",
-        "_informed",
-        "_keep",
-        "_method",
-        "_pacing",
-        "_reader",
-        "_reservation",
-        "_response",
-        "answered",
-        "authenticates",
-        "deadline",
-        "idle_since",
-        "lost",
-        "moved",
-        "pool",
-        "reusable",
-        "still_since",
-        "timeout_s",
-        "used",
+        "_asked", "_client", "_head", "_informed", "_keep", "_method", "_pacing", "_reader", "_reservation",
+        "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool", "reusable",
+        "still_since", "timeout_s", "used",
     )  # fmt: skip
 
     def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:

@@ -236,8 +236,8 @@ def test_a_stream_split_anywhere(
 # ---- what is generated finds faults, and shows them small ----
 
 
-Headers, request_head = named("Headers"), named("request_head")
-_block, _informed = Headers.block, named("ClientResponse").inform
+Headers = named("Headers")
+_block, _as_head, _informed = Headers.block, Headers.as_head, named("ClientResponse").inform
 
 
 def _once(self: Any) -> bytes:
@@ -248,8 +248,8 @@ def _as_ascii(self: Any) -> bytes:
     return bytes(_block(self)).decode("ascii", "replace").encode("latin-1", "replace")
 
 
-def _tidied(method: bytes, target: bytes, headers: Any) -> bytes:
-    return bytes(request_head(method, target.replace(b"//", b"/"), headers))
+def _tidied(self: Any, method: bytes, target: bytes) -> bytes:
+    return bytes(_as_head(self, method, target.replace(b"//", b"/")))
 
 
 def _bare(self: Any, status: int, reason: bytes, _: Any) -> bool:
@@ -284,7 +284,7 @@ FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
         _as_ascii,
         "a request|a response",
     ),
-    "two slashes become one": ("request_head", _tidied, "a request"),
+    "two slashes become one": ("Headers.as_head", _tidied, "a request"),
     "trailers are dropped": ("Headers.passable_trailers", _without_trailers, "trailers"),
     "1xx responses lose their fields": ("ClientResponse.inform", _bare, "a response"),
     "1xx responses go to HTTP/1.0": (

@@ -323,7 +323,6 @@ class OddRequest:
     method, target, status, headers, connection = b"\xff", b"/mcp", 200, Headers(), OddWire()
     error_code: int | None = None
     task_id: str | None = None
-    traceparent = ""
 
     @property
     def request(self) -> "OddRequest":

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.config import Limits, Url
+from gateway.config import Address, Limits, Url
+from gateway.config import Config as Settings
 from gateway.config import Upstream as Config
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener
@@ -16,7 +17,8 @@ from gateway.http.fields import Headers
 from gateway.http.head_cache import HeadCache
 from gateway.http.response_parser import authenticates_connection
 from gateway.operate.metrics import Metrics
-from gateway.relay.pump import relay, request_head
+from gateway.relay.admission import Admission
+from gateway.relay.pump import relay
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.upstream.connection_pool import Pool
@@ -303,7 +305,7 @@ async def test_the_answer_behind_a_flood_of_1xx_comes(process_rig: Rig) -> None:
 class Blind:
     """A watch that looks at nothing."""
 
-    def head(self, response: Response, kind: bytes) -> None: ...
+    def inspector(self, response: Response) -> None: ...
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -315,7 +317,8 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
     failed = asyncio.get_running_loop().create_future()
 
     async def handle(exchange: Exchange) -> None:
-        head = request_head(b"PUT", b"/", exchange.request.headers.with_value(b"content-length", b"%d" % stated))
+        settings = Settings(listen=Address("127.0.0.1", 0), upstreams=(direct.pool.config,))
+        caller = Admission(settings, {"up": direct.pool}, Links()).caller_of(exchange)
         got = await exchange.request.body.read()
         exchange.request.up_bytes = stated
         if whole:
@@ -323,7 +326,7 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
         else:
             exchange.request.body.feed(got)
         try:
-            await relay(exchange, head, direct.pool, None, Blind(), Limits())
+            await relay(exchange, caller, Blind(), Limits())
         except GatewayError as error:
             failed.set_result(error)
             exchange.response.respond(error.status, error.reason, [], b"")

@@ -21,7 +21,6 @@ from gateway.refresh.ensure_fresh import Planner
 from gateway.refresh.planning import Ages
 from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
 from gateway.stdio.stdio_proxy import NoCounts
-from gateway.tasks.guards import RequestCost
 from gateway.tasks.in_flight import InFlight
 from gateway.tasks.marks import FAILURES_MAX, Listing
 from gateway.tasks.sessions import CapabilityCache, Forgotten, Session, Sessions
@@ -36,7 +35,8 @@ TASKS: Final = [plain.raw_task(f"t-{number}", "working", None, None) for number 
 
 
 class Place:
-    cost: RequestCost | None = None
+    filter = None
+    is_served = True
     asks_first = False
     proof = ""
     key = KEY

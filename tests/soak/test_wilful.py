@@ -49,10 +49,10 @@ async def check_found(
 
 
 Body, Call, Pool = named("Body"), named("Call"), named("Pool")
-ClientConnection, UpstreamConnection, ResolvedRequest = (
+ClientConnection, UpstreamConnection, HttpCaller = (
     named("ClientConnection"),
     named("UpstreamConnection"),
-    named("ResolvedRequest"),
+    named("HttpCaller"),
 )
 
 
@@ -154,13 +154,13 @@ def remembers_connections(patch: Patch) -> None:
 
 def remembers_bytes(patch: Patch) -> None:
     kept: list[bytes] = []
-    up = ResolvedRequest.up
+    up = HttpCaller.up
 
     def keeping(self: Any, *given: Any) -> Any:
-        kept.append(self.caller.headers.block())  # made anew, by the gateway
+        kept.append(self.headers.block())  # made anew, by the gateway
         return up(self, *given)
 
-    put_in(patch, "ResolvedRequest.up", keeping)
+    put_in(patch, "HttpCaller.up", keeping)
 
 
 # Each leak, and in which count it shows.
