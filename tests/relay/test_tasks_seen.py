@@ -61,6 +61,34 @@ def rows(gateway: Gateway) -> Any:
     return json.loads(gateway.get("/page/status.json")[1])["upstreams"][0]["tasks"]
 
 
+async def test_a_task_is_begun_works_and_ends(gateways: Gateways) -> None:
+    server = Server()
+    with in_a_thread(server.answered) as port, gateways.process(port) as gateway:
+        for number in range(4):
+            make(gateway, task(f"t{number}", "working"))
+        server.tasks["t0"] |= {"status": "completed", "lastUpdatedAt": "2026-01-01T00:00:20Z"}
+        server.tasks["t1"] |= {"status": "failed", "lastUpdatedAt": "2026-01-01T00:00:40Z"}
+        server.tasks["t2"] |= {"status": "input_required"}
+        for _ in range(2):
+            for number in range(4):
+                ask(gateway, call("tasks/get", taskId=f"t{number}"))
+        ask(gateway, call("tasks/get", taskId="unknown"))
+        samples = await gateway.metrics()
+        assert samples["taskgate_tasks_started_total", of("render")] == 4
+        assert samples["taskgate_tasks", of("render", "working")] == 1
+        assert samples["taskgate_tasks", of("render", "input_required")] == 1
+        assert samples["taskgate_task_oldest_seconds", of("render", "working")] > 0
+        assert samples["taskgate_tasks_ended_total", of("render", "completed")] == 1
+        assert samples["taskgate_tasks_ended_total", of("render", "failed")] == 1
+        assert samples["taskgate_task_duration_seconds_sum", of("render", "failed")] == 40
+        assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 1
+        [shown] = rows(gateway)
+        assert shown["live"]["working"]["count"] == shown["live"]["input_required"]["count"] == 1
+        assert shown["started"] == {"1m": 4, "5m": 4, "all": 4}
+        assert shown["ended"]["1m"] == shown["ended"]["all"] == {"completed": 1, "failed": 1}
+        assert 15 < shown["duration_s"]["p50"] < shown["duration_s"]["p95"] < 60
+
+
 async def test_a_refresh_tells_of_tasks_that_were_made_elsewhere_and_of_those_that_are_gone(gateways: Gateways) -> None:
     server = Server()
     with in_a_thread(server.answered) as port, gateways.process(port, index={"max_age": "0s"}) as gateway:

@@ -44,7 +44,7 @@ FAULTS: Final = faults({
     "what answers a request of the gateway's passes as well": (
         r"(?<=answer\(message_id, message\)\n)(\s+return) True", r"\1 False"
     ),
-    "1 and its text are one id": (r"(?<=data = )bytes\(raw\)(?=\n\s+if data\.startswith)", r"bytes(raw).strip(b'\"')"),
+    "1 and its text are one id": (r"(?<=data = )bytes\(raw\)(?=\n\s+found = text\(data\))", r"bytes(raw).strip(b'\"')"),
     "large lines are cut": (r"return pieces if self\.fate is .*", "return [line] if line.ended else []"),
     "messages are written anew": (
         r"(?<=self\.sink\.write\()line\.raw(?=\))",
