@@ -139,7 +139,7 @@ class Refresh(ABC):
         elif bytes(response.error) or session.index.get(task_id) is None:
             session.miss(task_id, told, now)
             if self._lives is not None:
-                self._lives.gone(session.key, task_id)
+                self._lives.gone(session.key, task_id, asked)
         else:
             raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
         self._sessions.check(session)
@@ -227,7 +227,7 @@ class Crawl(Refresh):
                 else:
                     session.forget(task_id)
                     if self._lives is not None:
-                        self._lives.gone(session.key, task_id)
+                        self._lives.gone(session.key, task_id, began)
             await asyncio.sleep(0)
             self._check_same()
 

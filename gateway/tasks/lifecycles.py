@@ -2,9 +2,9 @@
 
 In: what passes, and what the gateway's own requests bring. Out: counts by upstream, tool and status; each end.
 Always: one task is one, whoever sees it. A life begins with the result that made the task, or where it is first seen
-live; it ends once. So of each tool: started = live + ended. A late answer about one that has ended begins nothing. An
-id that is given again has another life (DESIGN 2.15): a later `createdAt`, in a result that made it or after its end.
-No timestamp of a server's makes an age or a duration negative.
+live; it ends once. So of each tool: started = live + ended. A late answer about one that has ended begins nothing, one
+that was asked for before ends nothing. An id that is given again has another life (DESIGN 2.15): a later `createdAt`,
+in a result that made it or after its end. No timestamp of a server's makes an age or a duration negative.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import msgspec
 from gateway.caller_identity import Key
 from gateway.mcp import jsonrpc, observations, task
 from gateway.mcp.observations import Observation
-from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Task, told_instant
+from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Moment, Task, told_instant
 from gateway.tasks.observer import Pending
 
 LIVE_MAX: Final = 100_000  # that are known one by one
@@ -47,7 +47,8 @@ class _Life(msgspec.Struct, gc=False):
     created: Instant
     text: str  # its timestamp, as it was written
     began_s: float  # `createdAt` since 1970; when it was first seen if that is missing, before 2020 or to come
-    seen_s: float  # by a clock that nobody sets
+    first_s: float  # when it was seen, by a clock that nobody sets
+    seen_s: float
     lasts_s: float  # unseen for so long it is lost
     viewer: Key | None  # whom an answer showed it last: only he can find it gone
     digest: str  # of its id; empty unless `on_end` is told
@@ -91,19 +92,20 @@ class Lives:
         elif pending.shows_task:
             self._see(key, _result_of(data))
         elif pending.task_id is not None:  # the result may be large
-            self._fetched(key, pending.task_id, b'"isError"' in data and observations.has_failed(_result_of(data)))
+            has_failed = b'"isError"' in data and observations.has_failed(_result_of(data))
+            self._fetched(key, pending.task_id, has_failed, pending.asked)
 
-    def take_in(self, key: Key, said: Observation) -> None:
+    def take_in(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         for _, raw in said.shown:
             self._see(key, raw, None, said)
         if said.made is not None:
             self._see(key, said.made_raw, said.tool)
         if said.ended is not None:
-            self._fetched(key, said.ended, said.has_failed)
+            self._fetched(key, said.ended, said.has_failed, asked)
         if said.denied is not None and said.method == "tasks/get":  # one that has ended cannot be cancelled either
             if key.upstream in self.lookups_failed:
                 self.lookups_failed[key.upstream] += 1
-            self.gone(key, said.denied)
+            self.gone(key, said.denied, asked)
 
     def told(self, key: Key, tasks: Sequence[Task]) -> None:
         """What an answer to the gateway's own request says, or one that says the same."""
@@ -115,15 +117,16 @@ class Lives:
             elif life is not None or not each.is_terminal:
                 self._see(key, each.raw)
 
-    def gone(self, key: Key, task_id: str) -> None:
-        """The server says to a caller that a task is not there."""
+    def gone(self, key: Key, task_id: str, asked: Moment | None) -> None:
+        """The server says to a caller, who asked for it at `asked`, that a task is not there."""
         life = self._lives.get(number := _number(key, task_id))
-        if life is not None and life.viewer == key:
+        if life is not None and life.viewer == key and _was_seen(life, asked):
             self._lose(number, life)
 
-    def _fetched(self, key: Key, task_id: str, has_failed: bool) -> None:
+    def _fetched(self, key: Key, task_id: str, has_failed: bool, asked: Moment | None) -> None:
         """The result of a task was fetched: so it has ended (tasks specification, Result Retrieval)."""
-        if (life := self._lives.get(number := _number(key, task_id))) is not None:
+        life = self._lives.get(number := _number(key, task_id))
+        if life is not None and _was_there(life, asked, self._unix_time() - self._clock()):
             life.viewer = key
             self._end(number, life, _Past(life.created, self._unix_time(), "failed" if has_failed else "completed"))
 
@@ -141,10 +144,10 @@ class Lives:
         is_same = life is not None and shown.createdAt == life.text  # as nearly always: to read it takes long
         created = life.created if life is not None and is_same else told_instant(shown.createdAt)
         if life is not None and not _is_one(life.created, created):
-            if tool is not None and number in self._unnamed:
+            if created < life.created:
+                if tool is None or number not in self._unnamed:  # it tells late of the life before
+                    return
                 life.created, life.text = created, shown.createdAt[:40]
-            elif created < life.created:  # it tells late of the life before
-                return
             elif tool is not None:  # its id was given again
                 self._lose(number, life)
                 life = None
@@ -187,7 +190,7 @@ class Lives:
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
         digest, viewer = "" if self.on_end is None else digest_of(shown.taskId), None if said.is_told_to_all else key
         life = self._lives[number] = _Life(
-            (key.upstream, "", ""), created, shown.createdAt[:40], began_s, seen_s, lasts_s, viewer, digest
+            (key.upstream, "", ""), created, shown.createdAt[:40], began_s, seen_s, seen_s, lasts_s, viewer, digest
         )
         self._unnamed[number] = seen_s
         return life
@@ -309,6 +312,15 @@ def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
     """The seconds between; None if these cannot be right: before 2020, in another order, or to come."""
     is_right = 0 <= created <= updated <= (now + UNSEEN_S - EPOCH_UNIX_S) * _SECOND
     return (updated - created) / _SECOND if is_right else None
+
+
+def _was_seen(life: _Life, asked: Moment | None) -> bool:
+    return asked is None or life.first_s <= asked.at
+
+
+def _was_there(life: _Life, asked: Moment | None, offset_s: float) -> bool:
+    """Whether a life had begun when something was asked: before it was first seen if another replica has made it."""
+    return asked is None or life.first_s <= asked.at or (not life.series[1] and life.began_s <= asked.at + offset_s)
 
 
 def _is_one(one: Instant, other: Instant) -> bool:

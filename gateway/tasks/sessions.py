@@ -353,7 +353,7 @@ class Sessions:
         if intercepted.server is not None:
             self.servers.note(opened or key, intercepted.server)
         if intercepted.observation is not None and self.lives is not None:
-            self.lives.take_in(key, intercepted.observation)
+            self.lives.take_in(key, intercepted.observation, intercepted.asked)
         if intercepted.observation is not None and not is_unique:
             self.observe(key, intercepted.observation, intercepted.asked)
 

@@ -510,12 +510,11 @@ class Oracle:
         if asked_for and since < asked.oldest:
             session.refreshed = (asked.came.time, asked.criteria, asked.disturbed)
 
-    def _was_shown_elsewhere(self, own: Own, since: float) -> bool:
+    @staticmethod
+    def _was_shown_elsewhere(own: Own, since: float) -> bool:
         """Whether another session of the caller's has since been shown the task that is asked for (DESIGN 7.12)."""
-        return own.method == "tasks/get" and any(
-            other.params == own.params and other.session in own.session.relatives and other.at.time >= since
-            for other in self._upstream.own
-        )
+        seen = [shown for truth in own.session.lives(own.params.get("taskId")) for shown in truth.seen]
+        return own.method == "tasks/get" and any(at.time >= since and of in own.session.relatives for at, of in seen)
 
     def _is_crawl_due(self, session: ServerSession, asked: Asked) -> bool:
         first = session.first_cost

@@ -49,10 +49,10 @@ def _is_taken_for_another(made: Truth, among: list[Truth]) -> bool:
     """Whether its end may have been counted as that of the life before, which was gone, and then as its own.
 
     Until the result that made it comes nobody can tell it from the other, at a server that writes the time of each
-    answer (DESIGN 2.15). What is counted stays counted.
+    answer (DESIGN 2.15). What is counted stays counted. When a result came that the gateway need not read is not known.
     """
     others = [other for other in among if made.id == other.id and other.born < made.born]
-    is_late = made.answered is not None and made.state.since < made.answered[0]
+    is_late = made.asked_for and (made.answered is None or made.state.since < made.answered[0])
     return is_late and any(other.state.status not in TERMINAL for other in others)
 
 

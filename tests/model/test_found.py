@@ -398,6 +398,26 @@ FOUND = {
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(methods=(1,)), Wait(), Query(methods=(2,))),
     ),
+    "a client is told that a task is gone after its id was given again": History(
+        Setting(delays=((0, 5), (2, 70)), ids_again=65, tasks="x"),
+        (Delete(), Wait(2), Get(), Wait(63), Create()),
+    ),
+    "the gateway is told that a task is gone after its id was given again": History(
+        Setting(delays=((2, 5), (2, 70), (40, 2), (1, 3), (16, 8), (16, 16), (70, 3), (2, 16), (1, 40), (2, 1), (5, 40),
+                (40, 1)), ids_again=5, tasks="wwww"),
+        (Create(s=1, ttl=4), Wait(32), Query(s=1), Create(s=1)),
+    ),
+    "the result of a task comes after its id was given again": History(
+        Setting(delays=((16, 16), (40, 70), (70, 70), (40, 2), (40, 16), (1, 8), (5, 16), (3, 2), (5, 2), (40, 2),
+                (8, 2), (16, 70)), ids_again=5, tasks="c"),
+        (Get(method="tasks/result"), Blink(5), Wait(16), Get(), Create(elsewhere=True)),
+    ),
+    "a new session's index is fresh when an answer in the one before shows a task": History(
+        Setting(max_age=16, order="nothing", listening=True, tasks="ww", delays=((2, 2), (16, 1), (16, 70), (3, 2),
+                (2, 16), (16, 70), (2, 16), (40, 2), (16, 40), (5, 1), (8, 16), (16, 1))),
+        (Query(s=1), Query(), Wait(32), Update(which=-1, notify=True), Query(s=1), Query(), Wait(16), Renew(), Wait(16),
+         Query(s=1), Query(), Wait(5), Query()),
+    ),
 }  # fmt: skip
 
 

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.caller_identity import Key
+from gateway.mcp import jsonrpc
 from gateway.mcp.observations import Observation
-from gateway.mcp.task import TERMINAL, parse
+from gateway.mcp.task import TERMINAL, Moment, parse
 from gateway.operate.metrics import Metrics
 from gateway.operate.request_rates import quantile
 from gateway.operate.task_metrics import SeenTasks
 from gateway.tasks.lifecycles import DURATIONS, ENDS, LIVE_MAX, STARTED, TOOLS_MAX, Lives
+from gateway.tasks.observer import begin
 
 NOW_S: Final = 1_780_000_000.0  # 2026-05-28T20:26:40Z
 CREATED: Final = "2026-05-28T20:00:00Z"  # 1,600 s before
@@ -39,8 +41,9 @@ class Play:
     def shown(self, status: str, task_id: str = "t", key: Key = ANN, to_all: bool = False, **more: Any) -> None:
         self.lives.take_in(key, Observation([(task_id, raw(task_id, status, **more))], is_told_to_all=to_all))
 
-    def denied(self, task_id: str = "t", key: Key = ANN) -> None:
-        self.lives.take_in(key, Observation(denied=task_id, method="tasks/get"))
+    def denied(self, task_id: str = "t", key: Key = ANN, asked_s: float | None = None) -> None:
+        asked = Moment(0, self.now_s if asked_s is None else asked_s)
+        self.lives.take_in(key, Observation(denied=task_id, method="tasks/get"), asked)
 
     def passes(self, seconds: float) -> None:
         """Time passes, and nothing is seen; the gateway sweeps once a second."""
@@ -183,6 +186,43 @@ def test_the_result_that_made_the_life_before_may_come_late(play: Play) -> None:
     play.made(tool="train", ttl=1000)
     play.passes(60)
     assert play.is_so("render started 1", "render working 1")
+
+
+def test_what_was_asked_before_a_life_was_first_seen_does_not_end_it(play: Play) -> None:
+    """Its id was given again; what told late that the life before was gone, or had ended, was taken for its own end."""
+    play.made()
+    play.denied()
+    play.passes(1)
+    play.made(created="2026-05-28T20:10:00Z")
+    play.denied(asked_s=NOW_S)
+    play.lives.take_in(ANN, Observation(ended="t"), Moment(0, NOW_S))
+    play.lives.gone(ANN, "t", Moment(0, NOW_S))
+    fetches = b'{"jsonrpc":"2.0","id":1,"method":"tasks/result","params":{"taskId":"t"}}'
+    request = jsonrpc.parse(fetches)
+    assert request is not None
+    play.lives.name(ANN, begin(request, Moment(0, NOW_S)), b'{"jsonrpc":"2.0","id":1,"result":{}}', None)
+    assert play.is_so("render started 2", "render lost 1", "render working 1")
+    play.denied()
+    assert play.is_so("render started 2", "render lost 2")
+
+
+def test_a_result_may_be_asked_for_before_a_task_is_first_seen(play: Play) -> None:
+    """Another replica has made it, or this one before it was started again."""
+    play.shown("working")
+    play.shown("working", "later", created="2026-05-28T20:26:36Z")
+    play.passes(6)
+    for task_id in ("t", "later"):
+        play.lives.take_in(ANN, Observation(ended=task_id), Moment(0, NOW_S - 5))
+    assert play.is_so(" started 2", " completed 1", " working 1")
+
+
+def test_a_task_may_be_made_soon_after_another_of_its_id_was_first_seen(play: Play) -> None:
+    """They were taken for one, and the end of the first was never counted."""
+    play.shown("working")
+    play.made(created="2026-05-28T20:10:00Z")
+    play.shown("completed")
+    play.passes(6)
+    assert play.is_so(" started 1", " lost 1", "render started 1", "render working 1")
 
 
 def test_an_id_may_be_given_again_before_the_news_of_an_end_has_come(play: Play) -> None:
