@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import config
+from gateway.relay import routes
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, run
 
 HERE = "http://127.0.0.1:8080"
@@ -86,19 +87,22 @@ APART: dict[str, list[Json]] = {
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:8080", "unix:/tmp/taskgate.sock"])
 @pytest.mark.parametrize("what", [*SHADOWED, *APART])
-def test_an_address_that_leads_to_another_upstream_is_a_fault(tmp_path: Path, listen: str, what: str) -> None:
+def test_an_address_that_leads_to_another_upstream_is_a_fault(listen: str, what: str) -> None:
     """It was printed: clients of the one asked the other."""
-    status, said = checked(tmp_path, listen=listen, upstreams=(SHADOWED | APART)[what])
-    is_fault = what in SHADOWED and (listen, what) != ("unix:/tmp/taskgate.sock", "the host of the listener")
-    assert status == (2 if is_fault else 0), said
-    if is_fault:
-        assert "the address of one, leads to two (upstreams[" in said and len(said.splitlines()) == 1
+    settings = config.parse(json.dumps({"listen": listen, "upstreams": (SHADOWED | APART)[what]}), "config.yaml")
+    if what in APART or (listen, what) == ("unix:/tmp/taskgate.sock", "the host of the listener"):
+        routes.check(settings)
+    else:
+        with pytest.raises(config.StartError, match=r"\A.*the address of one, leads to two \(upstreams\[.*\Z"):
+            routes.check(settings)
 
 
 def test_a_host_that_is_named_unix_is_no_socket(tmp_path: Path) -> None:
     """Its address was asked for as `localhost`, which is another upstream's: a fault where there is none."""
     status, said = checked(tmp_path, listen="unix:8080", upstreams=[at("one"), at("two", host="localhost")])
     assert status == 0, said
+    status, said = checked(tmp_path, listen="unix:8080", upstreams=SHADOWED["a longer prefix"])
+    assert status == 2 and "the address of one, leads to two (upstreams[" in said and len(said.splitlines()) == 1
 
 
 async def test_a_reload_does_not_take_an_address_that_leads_elsewhere(tmp_path: Path) -> None:
@@ -110,19 +114,15 @@ async def test_a_reload_does_not_take_an_address_that_leads_elsewhere(tmp_path: 
         assert "the address of one, leads to two (upstreams[1])" in line["why"]
 
 
-@pytest.mark.parametrize(
-    ("listen", "url"),
-    [
-        ("127.0.0.1:8080", "http://127.0.0.1:8080/mcp"),
-        ("127.0.0.1:8080", "http://localhost:8080/mcp"),
-        ("localhost:8080", "http://127.0.0.1:8080/mcp"),
-        ("[::1]:8080", "http://[::1]:8080/mcp"),
-        ("0.0.0.0:80", "http://127.0.0.1/mcp"),
-        ("0.0.0.0:8080", "http://127.0.0.9:8080/mcp"),
-        ("[::]:443", "https://localhost/mcp"),
-        ("mcp.example:8080", "http://MCP.example:8080/other"),
-    ],
-)
+OWN = [
+    *(("127.0.0.1:8080", "http://127.0.0.1:8080/mcp"), ("127.0.0.1:8080", "http://localhost:8080/mcp")),
+    *(("localhost:8080", "http://127.0.0.1:8080/mcp"), ("[::1]:8080", "http://[::1]:8080/mcp")),
+    *(("0.0.0.0:80", "http://127.0.0.1/mcp"), ("0.0.0.0:8080", "http://127.0.0.9:8080/mcp")),
+    *(("[::]:443", "https://localhost/mcp"), ("mcp.example:8080", "http://MCP.example:8080/other")),
+]
+
+
+@pytest.mark.parametrize(("listen", "url"), OWN)
 def test_an_upstream_that_is_the_gateways_own_listener_is_an_error(listen: str, url: str) -> None:
     text = json.dumps({"listen": listen, "upstreams": [{"name": "up", "url": url}]})
     with pytest.raises(config.ConfigError) as refused:

@@ -29,10 +29,7 @@ class Object(NamedTuple):
 def pairs(data: bytes) -> Any:
     """What a JSON document says, nothing lost but white space and escapes."""
     return json.loads(
-        data.decode(),
-        parse_int=Number,
-        parse_float=Number,
-        object_pairs_hook=lambda members: Object(tuple(members)),
+        data.decode(), parse_int=Number, parse_float=Number, object_pairs_hook=lambda members: Object(tuple(members))
     )
 
 

@@ -90,19 +90,15 @@ def test_off_moves_nothing() -> None:
     assert move(public="off") is None
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:3001",
-        "http://localhost:3001",
-        "http://[::1]:3001",
-        "HTTP://LocalHost:3001",
-        "http:\\/\\/127.0.0.1:3001",
-    ],
-)
-def test_every_spelling_of_a_loopback_origin_moves(url: str) -> None:
-    found = moving()
-    assert found.text(f"<{url}/mcp>".encode()) == b"<http://gw.example:8080/mcp>"
+def test_every_spelling_of_a_loopback_origin_moves() -> None:
+    for spelled in (
+        b"http://127.0.0.1",
+        b"http://localhost",
+        b"http://[::1]",
+        b"HTTP://LocalHost",
+        b"http:\\/\\/127.0.0.1",
+    ):
+        assert moving().text(b"<%b:3001/mcp>" % spelled) == b"<http://gw.example:8080/mcp>"
 
 
 def test_the_port_of_the_scheme_may_be_left_out() -> None:
@@ -149,15 +145,8 @@ def test_a_server_that_is_sent_the_clients_host_and_escapes_its_slashes_gets_the
 def test_a_host_that_is_none_makes_no_address_the_servers_own(host: str) -> None:
     """The server is sent what the client says, and an empty `Host` is legal. Everything was its own then."""
     found = moving(host=host, sent=None, public="https://mcp.example/x")
-    for said in (
-        b"http:///etc",
-        b"http://?a",
-        b"http://",
-        b"http://b@d/x",
-        b'http://a"b/x',
-        f"http://{host}/x".encode(),
-    ):
-        assert found.text(said) == said
+    for said in ("http:///etc", "http://?a", "http://", "http://b@d/x", 'http://a"b/x', f"http://{host}/x"):
+        assert found.text(said.encode()) == said.encode()
     assert found.text(b"http://127.0.0.1:3001/mcp") == b"https://mcp.example/x/mcp"
 
 

@@ -67,60 +67,10 @@ def test_a_cursor_is_self_contained(position: Position) -> None:
     check_there_and_back(position)
 
 
-@given(plain.queries, st.lists(plain.reports, min_size=1, max_size=3))
-def test_every_task_may_be_the_last_of_a_page(query: Query, page: list[task.Task]) -> None:
-    """Its timestamps may be anything: RFC 3339 has the years 0000 to 9999, and some upstreams ignore it."""
-    check_there_and_back(cursor.following(Position(query), page))
-
-
 def test_the_first_page_has_no_cursor() -> None:
     """It is asked for without one: a cursor of it would be a second name for the same list."""
     with pytest.raises(AssertionError):
         cursor.encode(Position(Query()))
-
-
-def test_a_task_whose_timestamp_nobody_can_read_may_be_the_last_of_a_page() -> None:
-    last = task.parse(plain.raw_task("a", "working", "yesterday", "today"))
-    check_there_and_back(Position(Query(), (last.updated, last.id)))
-
-
-@pytest.mark.parametrize(
-    "bound",
-    [
-        "0000-01-01T00:00:00Z",
-        "0001-01-01T00:00:00Z",
-        "1677-09-21T00:12:43Z",
-        "1900-01-01T00:00:00Z",
-        "1970-01-01T00:00:00Z",
-        "2262-04-11T23:47:17Z",
-        "2500-01-01T00:00:00Z",
-        "9999-12-31T23:59:59.999999999Z",
-        "9999-12-31T23:59:59-23:59",
-        "2025-11-25T10:30:00." + "1" * 100 + "Z",
-        "2025-11-25T10:30:00." + "9" * 100 + "Z",
-        "0000-01-01T00:00:00+23:59",
-        "0000-01-01T00:00:00." + "9" * 100 + "+23:59",
-        "9999-12-31T23:59:59." + "9" * 100 + "-23:59",
-    ],
-    ids=lambda text: text[:40],
-)
-def test_every_instant_may_bound_a_query(bound: str) -> None:
-    instant = plain.instant(bound)
-    query = Query(createdAfter=instant, lastUpdatedBefore=instant)
-    check_there_and_back(Position(query, (instant, "a")))
-
-
-@pytest.mark.parametrize("digits", [9, 10, 90, 99, 100, 101, 4000, 4301, 10_000])
-def test_an_instant_that_is_read_can_be_written(digits: int) -> None:
-    """Nothing may be read that cannot be handed on."""
-    instant = plain.instant("2025-11-25T10:30:00." + "7" * digits + "Z")
-    check_there_and_back(Position(Query(createdAfter=instant), (instant, "a")))
-
-
-def test_a_cursor_of_many_task_ids() -> None:
-    ids = frozenset(f"786512e2-9e0d-44bd-8f29-{number:012}" for number in range(LIST_ITEMS_MAX))
-    last = (plain.instant("2025-11-25T10:30:00Z"), "a")
-    check_there_and_back(Position(Query(taskIds=ids), last))
 
 
 @pytest.mark.parametrize("filler", ["\x01", "\U0001f600", "x"])
@@ -152,7 +102,7 @@ def test_criteria_that_no_cursor_could_repeat_are_refused_at_once() -> None:
 def test_a_cursor_that_unpacks_to_more_than_any_that_is_handed_out_is_refused() -> None:
     """16 MiB of task ids once took five seconds to read, and 110,000 ids 0.4 s."""
     names = sorted(f"{number:x}" for number in range(200_000))
-    assert cursor.decode(like_ours((TASK_IDS, names[:1000]))) is not None
+    assert cursor.decode(like_ours((TASK_IDS, names[:LIST_ITEMS_MAX]))) is not None
     for too_many in (LIST_ITEMS_MAX + 1, 110_000, 200_000):
         refused(like_ours((TASK_IDS, names[:too_many])))
         refused(like_ours((TASK_IDS, ["the same"] * too_many)))
@@ -206,34 +156,6 @@ def test_a_cursor_is_recognised_by_what_it_says_and_not_by_how_it_was_packed() -
         assert cursor.decode(sealed(zlib.compress(SAID, level))) == POSITION
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        CURSOR + "!",
-        CURSOR + "\n",
-        CURSOR + "=",
-        CURSOR + "====",
-        CURSOR + "AAAA",
-        CURSOR + " ",
-        CURSOR + ".",
-        CURSOR[:20] + "\n" + CURSOR[20:],
-        CURSOR[:20] + "!" + CURSOR[20:],
-        CURSOR[:20] + "=" + CURSOR[20:],
-        CURSOR[:20] + "\u00e9" + CURSOR[20:],
-        CURSOR.replace("taskgate4.", "taskgate1."),
-        CURSOR.replace("taskgate4.", "taskgate2."),
-        CURSOR.replace("taskgate4.", "taskgate5."),
-        CURSOR.replace("taskgate4.", "taskgate4.."),
-        CURSOR.replace("taskgate4.", "taskgate22."),
-        CURSOR[:-17] + "=" + CURSOR[-17:],
-        CURSOR[:-16] + CURSOR[-16:].upper(),
-    ],
-)
-def test_what_was_added_to_or_cut_off_is_refused(text: str) -> None:
-    """Any change is an error, even one that a base64 decoder ignores."""
-    refused(text)
-
-
 OF_VERSION_3 = (
     "taskgate3.W3sib3JkZXIiOiJhc2MiLCJzdGF0dXMiOlsid29ya2luZyJdfSxbIjI5NTlmMDQ1MTY0ZjUwMCIsInRhc2stNyJdLCI5Q1RvS280L3NZWT0i"
     "XQ==.88df2c726e88892d"
@@ -257,15 +179,13 @@ def test_no_part_of_a_cursor_is_one() -> None:
 
 
 def test_every_bit_of_a_cursor_counts() -> None:
-    """The last character before the padding has bits that a careless decoder drops."""
-    for last in ((LAST[0], LAST[1] + "x" * length) for length in range(6)):
+    """Even one that a base64 decoder ignores: the last character before the padding has bits that some drop."""
+    for last in ((LAST[0], LAST[1] + "x" * length) for length in range(3)):
         text = cursor.encode(Position(QUERY, last))
-        for padded in {text.replace("=", ""), text.replace("=", "=="), text[:-17] + "\n" + text[-17:]} - {text}:
-            refused(padded)
-        for at in range(len("taskgate4."), len(text)):
-            for character in string.ascii_letters + string.digits + "-_":
-                changed = text[:at] + character + text[at + 1 :]
-                if changed != text:
+        for at in range(len("taskgate4."), len(text) + 1):
+            other = chr(ord(text[at]) ^ 1) if at < len(text) else "0"
+            for new in (*("", "=", "==", "!", "\n", " ", ".", "\u00e9", "A"), other):
+                for changed in {text[:at] + new + text[at:], text[:at] + new + text[at + 1 :]} - {text}:
                     refused(changed)
 
 
@@ -383,62 +303,26 @@ def test_any_bound_that_can_be_read_leads_to_a_page(number: Instant) -> None:
 YEARS = {"a": "0000", "b": "2025", "c": "9999", "d": "what"}
 
 
-@pytest.mark.parametrize("number", [0, 5, -5, 1.5, 10**18, True, [], {}, ["1"]])
-def test_a_number_that_is_no_text_is_refused(number: object) -> None:
-    for path in NUMBERS_AT:
-        refused(like_ours((path, number)))
+NO_NUMBER: list[object] = [0, 5, -5, 1.5, 10**18, True, [], {}, ["1"], [None], ""]
+FORGED: dict[tuple[int | str, ...], list[object]] = {
+    (CRITERIA,): [None, [], "status"], (CRITERIA, "requestTypes"): [["a/b"]], (CRITERIA, "nonsense"): [None],
+    ORDER_BY: ["status", ""], ORDER: [True, "up"], STATUS: [[None]], TASK_IDS: ["a"], METHODS: ["a/b", [1], {}],
+    (AFTER,): [None, [], {}, "1", ["1"], ["1", "a", "b"]], (AFTER, 1): [None, 1, "x" * (task.ID_CHARS_MAX + 1)],
+    **dict.fromkeys(NUMBERS_AT, NO_NUMBER),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        like_ours((ORDER_BY, "status")),
-        like_ours((ORDER_BY, "")),
-        like_ours((ORDER, True)),
-        like_ours((ORDER, "up")),
-        like_ours(((CRITERIA, "requestTypes"), ["tools/call"])),
-        like_ours(((CRITERIA, "nonsense"), None)),
-        like_ours(((CRITERIA,), None)),
-        like_ours(((CRITERIA,), [])),
-        like_ours(((CRITERIA,), "status")),
-        like_ours(((AFTER,), None)),
-        like_ours(((AFTER,), [])),
-        like_ours(((AFTER,), {})),
-        like_ours(((AFTER,), "1")),
-        like_ours(((AFTER,), ["1"])),
-        like_ours(((AFTER,), ["1", "a", "b"])),
-        like_ours(((AFTER, 0), None)),
-        like_ours(((AFTER, 1), None)),
-        like_ours(((AFTER, 1), 1)),
-        like_ours(((AFTER, 1), "x" * (task.ID_CHARS_MAX + 1))),
-        *(like_ours((bound, [None])) for bound in BOUNDS),
-        *(like_ours((bound, "")) for bound in BOUNDS),
-        like_ours((METHODS, "tools/call")),
-        like_ours((METHODS, [1])),
-        like_ours((METHODS, {})),
-        like_ours((TASK_IDS, "a")),
-        like_ours((STATUS, [None])),
-        packed(SAID[:-1] + b",null]"),
-        packed(SAID[:-1] + b",1]"),
-        packed(orjson.dumps(orjson.loads(SAID)[:-1])),
+        *(like_ours((path, value)) for path, values in FORGED.items() for value in values),
+        *(packed(SAID[:-1] + b",null]"), packed(SAID[:-1] + b",1]"), packed(orjson.dumps(orjson.loads(SAID)[:-1]))),
         sealed(zlib.compress(SAID)[:-20]),
         # nothing like it
-        sealed(b""),
-        sealed(b"x"),
-        packed(b""),
-        packed(b"[]"),
-        packed(b"{}"),
-        packed(b"null"),
-        packed(b"[" * 100_000),
-        packed(b"[" * 100_000 + b"]" * 100_000),
-        packed(b"\xff"),
-        packed(b'["\xff"]'),
-        packed(b'["\\ud800"]'),
-        packed(SAID.replace(b"working", b"\xff")),
-        packed(SAID.replace(b"working", b"\\ud800")),
-        packed(b"[]" * 2),
-        packed(SAID * 2),
-        packed(b" " * (64 << 20)),
+        *(sealed(b""), sealed(b"x"), packed(b""), packed(b"[]"), packed(b"{}"), packed(b"null"), packed(b"[]" * 2)),
+        *(packed(b"[" * 100_000), packed(b"[" * 100_000 + b"]" * 100_000), packed(SAID * 2), packed(b" " * (64 << 20))),
+        *(packed(b"\xff"), packed(b'["\xff"]'), packed(b'["\\ud800"]')),
+        *(packed(SAID.replace(b"working", odd)) for odd in (b"\xff", b"\\ud800")),
         packed(SAID.replace(b"working", b"w" * (17 << 20))),
     ],
     ids=lambda text: text[10:20],

@@ -17,7 +17,7 @@ from gateway.mcp import task
 from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
-from gateway.refresh.planning import Ages, Plan, may_match_all_live
+from gateway.refresh.planning import Ages, may_match_all_live
 from gateway.tasks.marks import Known, Listing, Mark, Record
 from tests.rules import plain
 
@@ -121,6 +121,16 @@ class Case:
 
 NONE: set[str] = set()
 FRESH, CRAWL, LOOK = (False, False, NONE), (True, False, NONE), (False, True, NONE)
+LOOK_AND_ASK = (False, True, {"l1", "l2", "l3"})
+
+
+def asks(*task_ids: str) -> tuple[bool, bool, set[str]]:
+    return False, False, {*task_ids}
+
+
+def named(*task_ids: str) -> Query:
+    return Query(taskIds=frozenset(task_ids))
+
 
 TABLE: dict[str, Case] = {
     "nothing is known": Case(UNKNOWN, CRAWL, tasks=[]),
@@ -128,25 +138,21 @@ TABLE: dict[str, Case] = {
     "crawled just now": Case(crawled(NOW), FRESH),
     "crawled a moment ago": Case(crawled(RECENT), FRESH),
     "crawled exactly max_age ago": Case(crawled(NOW - 1), FRESH),
-    "crawled longer ago, live tasks": Case(crawled(OLD), (False, True, {"l1", "l2", "l3"})),
+    "crawled longer ago, live tasks": Case(crawled(OLD), LOOK_AND_ASK),
     "crawled longer ago, no live tasks": Case(crawled(OLD), LOOK, tasks=DONE),
     "crawled longer ago, no tasks": Case(crawled(OLD), LOOK, tasks=[]),
     "crawled exactly full_crawl_interval ago": Case(crawled(NOW - 60), LOOK, tasks=DONE),
     "crawled too long ago": Case(crawled(ANCIENT), CRAWL),
     "crawled too long ago, though looked at since": Case(crawled(ANCIENT, new_as_of=NOW, live_as_of=NOW), CRAWL),
-    "a server that prepends": Case(crawled(OLD, listing=Listing.PREPENDS), (False, True, {"l1", "l2", "l3"})),
+    "a server that prepends": Case(crawled(OLD, listing=Listing.PREPENDS), LOOK_AND_ASK),
     "a server that lists in no order": Case(crawled(OLD, listing=Listing.NEITHER), CRAWL),
     "a server without tasks/get": Case(crawled(OLD, asks_by_id=False), CRAWL),
     "one page": Case(crawled(OLD, pages=1), CRAWL, tasks=DONE),
     "as many requests as pages": Case(crawled(OLD, pages=4), CRAWL),
-    "one request less than pages": Case(crawled(OLD, pages=5), (False, True, {"l1", "l2", "l3"})),
+    "one request less than pages": Case(crawled(OLD, pages=5), LOOK_AND_ASK),
     "looked at and asked a moment ago": Case(crawled(OLD, new_as_of=RECENT, live_as_of=RECENT), FRESH),
-    "looked at a moment ago, live tasks older": Case(
-        crawled(OLD, new_as_of=RECENT), (False, False, {"l1", "l2", "l3"})
-    ),
-    "live tasks asked a moment ago, looked at before": Case(
-        crawled(OLD, live_as_of=RECENT), (False, True, {"l1", "l2", "l3"})
-    ),
+    "looked at a moment ago, live tasks older": Case(crawled(OLD, new_as_of=RECENT), asks("l1", "l2", "l3")),
+    "live tasks asked a moment ago, looked at before": Case(crawled(OLD, live_as_of=RECENT), LOOK_AND_ASK),
     "some live tasks seen in passing": Case(
         crawled(OLD, told={"l1": RECENT, "l2": NOW - 2}), (False, True, {"l2", "l3"})
     ),
@@ -157,9 +163,9 @@ TABLE: dict[str, Case] = {
     "doubt before the crawl": Case(crawled(RECENT, doubted_at=RECENT - 0.1), FRESH),
     "a crawl at each refresh, crawled long ago": Case(crawled(NOW - 2), CRAWL, ages=Ages(1.0, 0.0)),
     "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=Ages(1.0, 0.0)),
-    "no age at all": Case(crawled(RECENT), (False, True, {"l1", "l2", "l3"}), ages=Ages(0.0, 60.0)),
+    "no age at all": Case(crawled(RECENT), LOOK_AND_ASK, ages=Ages(0.0, 60.0)),
     "no age at all, asked now": Case(crawled(NOW), FRESH, ages=Ages(0.0, 60.0)),
-    "a task that may be gone": Case(crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}), (False, False, {"d1"})),
+    "a task that may be gone": Case(crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}), asks("d1")),
     "as many listed tasks are marked as there are pages": Case(
         crawled(RECENT, pages=2, marks={"d1": Marked(RECENT, RECENT), "d2": Marked(OLD, OLD)}), CRAWL
     ),
@@ -174,11 +180,11 @@ TABLE: dict[str, Case] = {
             told=dict.fromkeys(("l1", "l2", "l3"), NOW),
             marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, RECENT)),
         ),
-        (False, False, {"n1", "n2"}),
+        asks("n1", "n2"),
     ),
     "two tasks are marked that the index lacks, looked for since the query came, and marked again": Case(
         crawled(RECENT, new_as_of=NOW + 0.1, marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, NOW + 1))),
-        (False, False, {"n1", "n2"}),
+        asks("n1", "n2"),
     ),
     "a task is marked, by what came after the query": Case(
         crawled(RECENT, marks={"d1": Marked(NOW + 1, NOW + 1)}), FRESH
@@ -188,7 +194,7 @@ TABLE: dict[str, Case] = {
     ),
     "a live task that no list shows": Case(
         crawled(RECENT, unlisted={"l2": OUT_OF_MIND}, unlisted_as_of=RECENT, live_as_of=OUT_OF_MIND),
-        (False, False, {"l2"}),
+        asks("l2"),
     ),
     "a live task that no list shows, seen a moment ago": Case(
         crawled(RECENT, unlisted={"l2": RECENT}, unlisted_as_of=RECENT, live_as_of=OUT_OF_MIND), FRESH
@@ -202,41 +208,34 @@ TABLE: dict[str, Case] = {
     "finished tasks that no list shows, not asked for since a doubt": Case(
         crawled(NOW, unlisted={"d1": NOW - 0.7}, unlisted_as_of=NOW - 0.7, doubted_at=RECENT), CRAWL
     ),
+    "finished tasks that no list shows, asked for too long ago, crawled since": Case(
+        crawled(NOW - 59, unlisted={"d1": NOW - 100}, new_as_of=NOW, live_as_of=NOW, unlisted_as_of=NOW - 100), CRAWL
+    ),
     # DESIGN 6: 0 makes every refresh a full crawl, and there is a refresh when max_age is over.
     "a crawl at each refresh, a task that no list shows, all asked a moment ago": Case(
         crawled(RECENT, unlisted={"d1": RECENT}, unlisted_as_of=RECENT), FRESH, ages=Ages(1.0, 0.0)
     ),
     "a name that is longer than is noted": Case(UNKNOWN, CRAWL, tasks=[], query=Query(taskIds=frozenset({"n" * 257}))),
     "no task is named": Case(UNKNOWN, FRESH, tasks=[], query=Query(taskIds=frozenset())),
-    "a finished task is named": Case(crawled(OLD), FRESH, query=Query(taskIds=frozenset({"d1"}))),
-    "a finished task is named that was crawled too long ago": Case(
-        crawled(ANCIENT), (False, False, {"d1"}), query=Query(taskIds=frozenset({"d1"}))
-    ),
-    "a live task is named": Case(crawled(OLD), (False, False, {"l1"}), query=Query(taskIds=frozenset({"l1", "d1"}))),
+    "a finished task is named": Case(crawled(OLD), FRESH, query=named("d1")),
+    "a finished task is named that was crawled too long ago": Case(crawled(ANCIENT), asks("d1"), query=named("d1")),
+    "a live task is named": Case(crawled(OLD), asks("l1"), query=named("l1", "d1")),
     "a live task is named that was seen a moment ago": Case(
-        crawled(OLD, told={"l1": RECENT}), FRESH, query=Query(taskIds=frozenset({"l1", "d1"}))
+        crawled(OLD, told={"l1": RECENT}), FRESH, query=named("l1", "d1")
     ),
-    "an unknown task is named": Case(crawled(OLD), (False, False, {"x"}), query=Query(taskIds=frozenset({"x"}))),
-    "a task is named that is known to be gone": Case(
-        crawled(OLD, gone={"x": RECENT}), FRESH, query=Query(taskIds=frozenset({"x"}))
-    ),
-    "a task is named where nothing is known": Case(
-        UNKNOWN, (False, False, {"x"}), tasks=[], query=Query(taskIds=frozenset({"x"}))
-    ),
+    "an unknown task is named": Case(crawled(OLD), asks("x"), query=named("x")),
+    "a task is named that is known to be gone": Case(crawled(OLD, gone={"x": RECENT}), FRESH, query=named("x")),
+    "a task is named where nothing is known": Case(UNKNOWN, asks("x"), tasks=[], query=named("x")),
     "a task is named that may be gone": Case(
         crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}),
-        (False, False, {"d1"}),
-        query=Query(taskIds=frozenset({"d1"})),
+        asks("d1"),
+        query=named("d1"),
     ),
     "another task is named than may be gone": Case(
-        crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}), FRESH, query=Query(taskIds=frozenset({"d2"}))
+        crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}), FRESH, query=named("d2")
     ),
-    "more tasks are named than there are pages": Case(
-        crawled(OLD, pages=2), CRAWL, query=Query(taskIds=frozenset({"l1", "l2", "l3"}))
-    ),
-    "a server without tasks/get, tasks named": Case(
-        crawled(OLD, asks_by_id=False), CRAWL, query=Query(taskIds=frozenset({"d1"}))
-    ),
+    "more tasks are named than there are pages": Case(crawled(OLD, pages=2), CRAWL, query=named("l1", "l2", "l3")),
+    "a server without tasks/get, tasks named": Case(crawled(OLD, asks_by_id=False), CRAWL, query=named("d1")),
     "live tasks of another method": Case(
         crawled(OLD), LOOK, tasks=[a_task("l1", method="tools/call")], query=Query(methods=frozenset({"prompts/get"}))
     ),
@@ -272,13 +271,6 @@ def test_the_design_names_every_plan() -> None:
     reasons = [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "Plan"]
     picture = (ROOT / "docs/design.md").read_text().split("\n6.3. ")[1].split("\n6.4. ")[0]
     assert set(re.findall("<i>(.+?)</i>", picture)) == set(reasons)
-
-
-def test_the_plans_that_ask_nothing() -> None:
-    assert Plan("x").nothing
-    assert not Plan("x", crawl=True).nothing
-    assert not Plan("x", tail=True).nothing
-    assert not Plan("x", tasks=["a"]).nothing
 
 
 times = st.sampled_from([OUT_OF_MIND, NOW - 100, NOW - 60.1, NOW - 60, NOW - 30, NOW - 1.1, NOW - 1, NOW - 0.5, NOW])
@@ -349,16 +341,6 @@ def test_an_answer_without_asking_keeps_the_promise(record: Record, query: Query
                 assert read or need.met(known.crawled.as_of) or (gone is not None and need.met(gone.as_of))
 
 
-def test_a_finished_task_that_no_list_shows_is_not_shown_for_longer_than_full_crawl_interval() -> None:
-    """A crawl does not tell that it was deleted elsewhere; DESIGN 6 promises it within `full_crawl_interval`.
-
-    It was asked for 100 s ago; all pages were read 59 s ago, too early to ask for it again.
-    """
-    known = crawled(NOW - 59, unlisted={"d1": NOW - 100}, new_as_of=NOW, live_as_of=NOW, unlisted_as_of=NOW - 100)
-    plan = planning.plan(known.record(DONE[:1]), Query(), moment(NOW), AGES)
-    assert plan.crawl or "d1" in plan.tasks
-
-
 @given(situations(), plain.queries, ages)
 def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     record: Record, query: Query, allowed: Ages
@@ -423,12 +405,6 @@ def test_what_is_asked_is_enough_to_answer(
         if not plan.crawl and plan.tasks and may_match_all_live(query):
             record.end_live(index.live(query), began)
     pytest.fail("it never ends")
-
-
-def test_what_is_known_is_not_shared() -> None:
-    first, second = Record(), Record()
-    first.mark("a", moment(NOW))
-    assert not second.marks
 
 
 # Each: ttl in ms of a task made at 10 s since 1970; when it was last reported; what time it is then (both since 1970).

@@ -92,26 +92,14 @@ def test_an_absolute_target_is_a_target_and_a_host(line: bytes) -> None:
     assert read(line + b" HTTP/1.1\r\nA: 1\r\nhOST: x\r\nB: 2\r\n\r\n")[0] == (
         *("head", line.partition(b" ")[0], target, 1, fields),
     )
-
-
-def test_an_absolute_target_gives_a_request_of_http_1_0_its_host() -> None:
-    assert read(b"GET http://a/b HTTP/1.0\r\n\r\n")[0] == ("head", b"GET", b"/b", 0, ((b"Host", b"a"),))
-
-
-def test_a_trailer_never_becomes_a_field_of_the_next_request() -> None:
-    """As it does in aiohttp 3.14.5."""
-    following = read(SEVERAL)[3]
-    assert b"Authorization" not in dict(following[4])  # type: ignore[call-overload]
+    if line == b"GET http://a":
+        assert read(line + b" HTTP/1.0\r\n\r\n")[0] == ("head", b"GET", b"/", 0, ((b"Host", b"a"),))
 
 
 @given(st.sets(st.integers(1, len(SEVERAL) - 1)))
 def test_any_split_gives_the_same_events(cuts: set[int]) -> None:
     edges = [0, *sorted(cuts), len(SEVERAL)]
     assert read(*(SEVERAL[a:b] for a, b in pairwise(edges))) == read(SEVERAL)
-
-
-def test_byte_by_byte_gives_the_same_events() -> None:
-    assert read(*(SEVERAL[i : i + 1] for i in range(len(SEVERAL)))) == read(SEVERAL)
 
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -126,15 +114,10 @@ def test_hostile_requests_are_read_alike_wherever_they_are_split(size: int) -> N
             assert read(*(data[at : at + size] for at in range(0, len(data), size))) == read(data), row
 
 
-def test_after_a_refusal_nothing_more_is_read() -> None:
-    reader = RequestReader(65536, FIELDS_MAX)
-    assert isinstance([*events(reader, b"nonsense\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")][-1], Refusal)
-    assert [*events(reader, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")] == []
-
-
-def test_what_comes_before_a_refusal_is_read() -> None:
-    seen = read(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nnonsense\r\n\r\n")
-    assert [kind for kind, *_ in seen] == ["head", "end", "refused"]
+def test_what_comes_before_a_refusal_is_read_and_nothing_after_it() -> None:
+    reader, get = RequestReader(65536, FIELDS_MAX), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert [type(event) for event in events(reader, get + b"nonsense\r\n\r\n" + get)] == [Head, End, Refusal]
+    assert [*events(reader, get)] == []
 
 
 def first(data: bytes) -> Seen | None:
@@ -252,16 +235,12 @@ BEHIND = (
 )
 
 
-@pytest.mark.parametrize("size", range(1, len(BEHIND) + 1))
-def test_a_body_in_chunks_that_looks_like_its_own_end_ends_where_it_ends(size: int) -> None:
-    seen = read(*(BEHIND[at : at + size] for at in range(0, len(BEHIND), size)))
-    assert [event[:3] for event in seen] == [
-        ("head", b"POST", b"/a"),
-        ("body", b"0\r\n\r\nGET /b HTTP/1.1\r\n\r\n"),
-        ("end", ((b"T", b"GET"),)),
-        ("head", b"GET", b"/c"),
-        ("end", ()),
-    ]
+def test_a_body_in_chunks_that_looks_like_its_own_end_ends_where_it_ends() -> None:
+    expected: Seen = [("head", b"POST", b"/a"), ("body", b"0\r\n\r\nGET /b HTTP/1.1\r\n\r\n")]
+    expected += [("end", ((b"T", b"GET"),)), ("head", b"GET", b"/c"), ("end", ())]
+    for size in range(1, len(BEHIND) + 1):
+        seen = read(*(BEHIND[at : at + size] for at in range(0, len(BEHIND), size)))
+        assert [event[:3] for event in seen] == expected, size
 
 
 def test_behind_a_body_full_of_such_places_a_request_in_the_same_piece_is_refused() -> None:

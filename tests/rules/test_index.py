@@ -132,6 +132,9 @@ def test_the_same_page_is_made_once() -> None:
     assert [t.status for t in index.select(again, 10).tasks] == ["failed", "working"]
     index.remove("b")
     assert index.select(again, 10).tasks == page.tasks
+    by_method = Position(Query(methods=frozenset({"prompts/get"})), comes_again=True)
+    for index.default_method, total in ((None, 1), ("tools/call", 0), (None, 1)):
+        assert index.select(by_method, 10).total == total
 
 
 anywhere = st.tuples(plain.instants, st.sampled_from([*plain.IDS, "nobody"]))
@@ -153,15 +156,6 @@ def test_a_page_begins_behind_any_place_even_where_no_task_is(
     assert page.tasks == behind[:limit]
     assert page.total == len(expected)
     assert page.more is (len(behind) > limit)
-
-
-def test_an_empty_index_has_one_empty_page() -> None:
-    for query in (Query(), Query(taskIds=frozenset({"a"})), Query(status=frozenset({"failed"}))):
-        assert Index().select(Position(query), 10) == QueryPage([], 0, False, 0)
-    assert len(Index()) == 0
-    assert Index().size_bytes == 0
-    assert Index().get("a") is None
-    assert not Index().remove("a")
 
 
 MANY = plain.many(6000, seed=1904)
@@ -211,9 +205,12 @@ def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
             del model[forgotten.id]
         assert index.size_bytes == size_of_all(model)
         yield index, list(model.values())
+        for task_id in rng.sample(list(model), len(model)):
+            index.remove(task_id)
+        assert len(index) == index.size_bytes == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_filtered_list_of_thousands(large: tuple[Index, list[Task]], seed: int) -> None:
     index, tasks = large
     rng = random.Random(seed)
@@ -221,17 +218,6 @@ def test_a_filtered_list_of_thousands(large: tuple[Index, list[Task]], seed: int
         query, limit = a_query(rng), rng.choice((100, 1000, 10_000))
         expected = plain.listed(tasks, query, None)
         check_pages(plain.followed(selected(index, limit), query), expected, limit)
-
-
-def test_tasks_that_come_and_go_by_the_thousand_leave_nothing() -> None:
-    index = Index()
-    for batch in range(3):
-        for one in MANY[batch * 1000 :]:
-            index.put(one)
-        for report in reversed(MANY) if batch % 2 else MANY:
-            index.remove(report.id)
-        assert len(index) == index.size_bytes == 0
-        assert index.select(Position(Query()), 10) == QueryPage([], 0, False, 0)
 
 
 def test_a_task_created_in_the_past_by_the_thousand() -> None:
@@ -317,7 +303,7 @@ statuses = st.sampled_from([None, frozenset({"working"})])
 
 
 @given(walks(), st.sampled_from(["createdAt", "lastUpdatedAt"]), st.booleans(), statuses, st.integers(1, 3))
-def test_following_cursors_skips_no_task_that_kept_its_place(
+def test_following_cursors_skips_no_task_that_kept_its_place_and_repeats_none_that_does_not_move_ahead(
     drawn: tuple[list[Task], list[list[Task | str]]],
     by: Any,
     descending: bool,
@@ -326,20 +312,8 @@ def test_following_cursors_skips_no_task_that_kept_its_place(
 ) -> None:
     found, kept = walked(*drawn, Query(status=status, orderBy=by, order="desc" if descending else "asc"), limit)
     assert kept <= set(found)
-
-
-@given(
-    walks(),
-    st.sampled_from([("createdAt", True), ("createdAt", False), ("lastUpdatedAt", True)]),
-    statuses,
-    st.integers(1, 3),
-)
-def test_following_cursors_repeats_no_task_that_does_not_move_ahead(
-    drawn: tuple[list[Task], list[list[Task | str]]], order: tuple[Any, bool], status: frozenset[str] | None, limit: int
-) -> None:
-    by, descending = order
-    found, _ = walked(*drawn, Query(status=status, orderBy=by, order="desc" if descending else "asc"), limit)
-    assert len(found) == len(set(found))
+    if (by, descending) != ("lastUpdatedAt", False):
+        assert len(found) == len(set(found))
 
 
 def test_a_task_that_moves_ahead_while_it_is_paged_comes_again() -> None:
@@ -348,33 +322,6 @@ def test_a_task_that_moves_ahead_while_it_is_paged_comes_again() -> None:
     between: list[list[Task | str]] = [[report("t0", "working", 0, 30)]]
     found, _ = walked(start, between, Query(orderBy="lastUpdatedAt", order="asc"), 2)
     assert found == ["t0", "t1", "t2", "t3", "t4", "t0"]
-
-
-def test_a_method_that_was_seen_is_not_forgotten() -> None:
-    """`tasks/get` does not name the request that made a task. The gateway may have seen it (DESIGN 5.3)."""
-    index = Index()
-    seen = task.parse(plain.raw_task("a", "working", None, "2025-11-25T10:30:00Z"), "tools/call")
-    listed = task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z"))
-    for first, second in ((seen, listed), (listed, seen)):
-        index.remove("a")
-        index.put(first)
-        index.put(second)
-        found = index.get("a")
-        assert found is not None
-        assert (found.method, found.status, found.raw) == ("tools/call", second.status, second.raw)
-    assert index.select(Position(Query(methods=frozenset({"prompts/get"}))), 10).total == 0
-    assert index.select(Position(Query(methods=frozenset({"tools/call"}))), 10).tasks == [found]
-
-
-def test_the_default_method_counts_from_when_it_is_known() -> None:
-    index = Index()
-    index.put(task.parse(plain.raw_task("a", "working", None, None)))
-    other = Query(methods=frozenset({"prompts/get"}))
-    assert index.select(Position(other), 10).total == 1
-    index.default_method = "tools/call"
-    assert index.select(Position(other), 10).total == 0
-    index.default_method = None
-    assert index.select(Position(other), 10).total == 1
 
 
 def test_what_is_known_already_changes_nothing() -> None:

@@ -7,16 +7,7 @@ import pytest
 from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX, Message
 from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment
-from gateway.tasks.observer import (
-    PLAIN,
-    RESUMED,
-    UNMATCHED,
-    Access,
-    Pending,
-    RequestKind,
-    access_after,
-    begin,
-)
+from gateway.tasks.observer import PLAIN, RESUMED, UNMATCHED, Access, Pending, RequestKind, access_after, begin
 from tests.rules import plain
 
 ASKED: Final = Moment(5, 5.0)
@@ -91,13 +82,9 @@ TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
     "NaN": (CALL, ODD, "a made by tools/call"),
     "Infinity in a result": (GET, result(TASK % b',"x":[-Infinity,Infinity]'), "a shown, serves"),
     "a byte order mark": (CALL, BOM + MADE, "a made by tools/call"),
-    "a task is asked for": (GET, result(PLAIN_TASK), "a shown, serves"),
     "a task is asked for, by a request that was not read": (NOT_READ, result(PLAIN_TASK), "a shown"),
-    "a task is not there": (GET, error(-32602), "a denied"),
     "a task may not be there": (NOT_READ, error(-32602), "doubt"),
-    "the error of a task that failed": (RESULT, error(-32603), "a failed"),
     "another error": (NOT_READ, error(-32603), "nothing"),
-    "a page": (LIST, result(b'{"tasks":[%b]}' % PLAIN_TASK), "a shown, serves"),
     "a page, by a request that was not read": (NOT_READ, result(b'{"tasks":[%b]}' % PLAIN_TASK), "a shown"),
     "the result of a task": (RESULT, result(b'{"content":[]}'), "a ended, serves"),
     "the result of a task, or of anything": (NOT_READ, result(b'{"content":[]}'), "doubt"),

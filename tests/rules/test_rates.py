@@ -12,10 +12,7 @@ from gateway.operate.request_rates import SLOT_S, Rates
 
 NAMES = ("a", "b", "")
 EVENT = st.tuples(
-    st.integers(0, 899),
-    st.sampled_from(NAMES),
-    st.sampled_from(["well", "fault", "client"]),
-    st.sampled_from(SECONDS),
+    st.integers(0, 899), st.sampled_from(NAMES), st.sampled_from(["well", "fault", "client"]), st.sampled_from(SECONDS)
 )
 
 

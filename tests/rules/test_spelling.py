@@ -104,7 +104,7 @@ MEMBERS = st.one_of(
 MESSAGES = st.lists(MEMBERS, max_size=5).map(lambda some: written([("jsonrpc", '"2.0"'), *some]).encode())
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(MESSAGES)
 def test_where_nothing_is_in_doubt_every_reader_finds_the_same(data: bytes) -> None:
     message = jsonrpc.parse(data)
@@ -127,7 +127,6 @@ def plain(draw: st.DrawFn) -> bytes:
     return written(draw(st.permutations(message))).encode()
 
 
-@settings(max_examples=300)
 @given(plain())
 def test_what_stands_elsewhere_is_free(data: bytes) -> None:
     message = jsonrpc.parse(data)
