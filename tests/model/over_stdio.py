@@ -130,12 +130,16 @@ class Process:
         if self._behind is not None:
             self.say(line)
             return
+        began = self._upstream.moments.now()
         self._from_server.send(line[: len(line) // 2])
         self._behind = [line[len(line) // 2 :]]
         await asyncio.sleep(STALL_S)
         behind, self._behind = self._behind, None
         for each in behind:
             self.say(each)
+        for own in self._upstream.own:  # what was answered meanwhile stood behind it
+            if own.session is self.session and own.ended is not None and own.ended > began:
+                own.ended = self._upstream.moments.now()
 
     def waits(self, message_id: str) -> bool:
         """Whether the gateway waits for the response to a request of its own."""
