@@ -135,8 +135,10 @@ class Answerer:
 
     def misspelt(self, caller: Caller, message: Message) -> tuple[str, ...]:
         """The names in a `tasks/list` that passes that are nearly criteria (DESIGN 5.4). The log has them too."""
+        if message.method != "tasks/list":
+            return ()  # each message that is relayed comes here: its params may be large, and are not copied
         raw = bytes(message.params)
-        if message.method != "tasks/list" or not (found := misspelt_of(raw)):
+        if not (found := misspelt_of(raw)):
             return ()
         if is_later(raw) or not caller.is_served or self._sessions.servers.filters_natively(caller.key):
             return ()
