@@ -60,8 +60,8 @@ NAMED  := $(filter tests/%,$(ARGS))
 REALS  := $(if $(NAMED),$(filter tests/real%,$(NAMED)),all)
 LINTED := $(filter tests/deploy%,$(NAMED))
 
-test: $(TESTS) form $(if $(REALS),$(OTHERS) $(NODES),$(if $(LINTED),$(firstword $(NODES))))  ## all tests, real servers included (ARGS="tests/..." chooses)
-	$(PYTEST) $(or $(ARGS),-q -n 6 --dist worksteal)
+test: $(TESTS) form $(if $(REALS),$(OTHERS) $(NODES),$(if $(LINTED),$(firstword $(NODES))))  ## the tests, real servers included (ARGS="tests/..." chooses; "-m slow": those of CI alone)
+	$(PYTEST) $(or $(ARGS),-q -n 6 --dist worksteal -m "not slow")
 
 test-quick: $(TESTS) form  ## the rules alone, without sockets and processes: under 30 seconds
 	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_sessions.py tests/test_docs.py

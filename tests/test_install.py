@@ -184,6 +184,7 @@ def test_what_npm_cannot_install_ends_nothing(tmp_path: Path, folder: str) -> No
     assert not (place / "node_modules").exists()
 
 
+@pytest.mark.slow
 def test_a_missing_tool_skips_its_tests_which_run_once_it_is_there_and_fail_in_ci(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     (tmp_path / "tests").mkdir()
@@ -210,14 +211,43 @@ def test_a_missing_tool_skips_its_tests_which_run_once_it_is_there_and_fail_in_c
 
 
 def test_ci_begins_as_a_newcomer_does_and_installs_tools_for_what_that_skipped() -> None:
-    commands = re.findall(r"(?m)^ *((?:env .*)?make .*|.*apt-get install.*)$", (ROOT / ".ci/run").read_text())
-    assert commands[0] == "env -u CI make run ONCE=1"
-    assert re.fullmatch(
-        r'env -u CI PYTEST_ADDOPTS="--skipped-into=\$skipped --hypothesis-seed=0" make test', commands[1]
+    commands = re.findall(
+        r"(?m)^ *(make .*|(?:PYTEST\S*=\".*\" )?tested.*|.*apt-get install.*|.* CI.*)$",
+        (ROOT / ".ci/run").read_text().partition("# First")[2],
     )
-    assert "apt-get" in commands[2]
-    assert commands[3].startswith("make .venv/.bench")
-    assert commands[4].endswith('@$skipped"')
+    assert commands[:4] == [
+        "unset CI",
+        "make run ONCE=1",
+        'PYTEST_ADDOPTS="--skipped-into=$skipped --hypothesis-seed=0" tested',
+        "export CI=true",
+    ]
+    assert "apt-get" in commands[4]
+    assert commands[5].startswith("make .venv/.bench")
+    assert commands[6].endswith('@$skipped"')
+
+
+def test_what_fails_beside_others_runs_again_alone_in_ci(tmp_path: Path) -> None:
+    """Three at most: who fails alone too has failed."""
+    tested = (ROOT / ".ci/run").read_text().partition("tested() {")[2].partition("\n}\n")[0]
+    (tmp_path / "run").write_text(f"set -euo pipefail\ntested() {{{tested}\n}}\ntested ARGS=-q\necho went on")
+    (tmp_path / "Makefile").write_text(f"test:\n\t{sys.executable} -m pytest $(ARGS)\n")
+    (tmp_path / "test_it.py").write_text(
+        "import os, pathlib, pytest\n\n"
+        "@pytest.mark.parametrize('n', range(5))\n"
+        "def test_it(n):\n"
+        "    tried = pathlib.Path(f'tried{n}')\n"
+        "    first = not tried.exists()\n"
+        "    tried.touch()\n"
+        "    assert n >= int(os.environ['ALWAYS']) and (n >= int(os.environ['FIRST']) or not first)\n"
+    )
+    given = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "MAKE"))}
+    for first, always, passes in [(0, 0, True), (3, 0, True), (3, 1, False), (4, 0, False)]:
+        for path in tmp_path.glob("tried*"):
+            path.unlink()
+        environment = {**given, "FIRST": str(first), "ALWAYS": str(always)}
+        done = subprocess.run(["bash", "run"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert (done.returncode == 0, "went on" in done.stdout) == (passes, passes), (first, always, done.stdout)
+        assert ("run again alone" in done.stdout) == (first == 3)
 
 
 def test_no_class_that_is_not_compiled_inherits_from_one_that_is() -> None:

@@ -318,6 +318,7 @@ async def test_the_dashboard_has_the_tasks_that_were_made(tmp_path: Path) -> Non
             assert 7200 <= max(await seen.values(expressions("Oldest task")[0])) < 7300 + 4 * PATIENCE_S
 
 
+@pytest.mark.slow
 async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
     tmp_path: Path, upstreams: dict[str, Upstream]
 ) -> None:

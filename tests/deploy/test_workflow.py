@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 
 from tests.tools import NODE, ROOT, node
@@ -16,6 +17,7 @@ STEPS: Final = [step for job in JOBS.values() for step in job["steps"]]
 COMMANDS: Final = [step["run"] for step in STEPS if "run" in step]
 
 
+@pytest.mark.slow
 def test_actionlint_finds_no_fault_and_would_find_one(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(TEXT.replace("needs: tests", "needs: test").replace("vars.IMAGE", "var.IMAGE"))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import pytest
 
 from tests.launch import Process
 from tests.real.conftest import Json, Runner, Wire, ids_of
@@ -172,6 +173,7 @@ async def heard(ones: list[One]) -> AsyncIterator[bytearray]:
         await asyncio.wait(listening)
 
 
+@pytest.mark.slow
 async def test_nobody_gets_at_anothers_task_and_nobody_loses_his_own(
     runner: Runner, tmp_path: Path, http: httpx.AsyncClient
 ) -> None:

@@ -148,6 +148,7 @@ async def test_the_python_clients(client: Any, pairs: list[tuple[str, Calls]]) -
         check(name, *seen[2 * at : 2 * at + 2])
 
 
+@pytest.mark.slow
 async def test_the_inspectors_command_line() -> None:
     line = server("everything")
     commands = map(json.dumps, (line, [*GATEWAY, *line]))

@@ -46,6 +46,7 @@ def bridged(runner: Runner) -> Iterator[str]:
         yield gateway.wait() + path
 
 
+@pytest.mark.slow
 async def test_the_tasks_of_a_server_on_stdio_are_filtered(bridged: str) -> None:
     async with connected(bridged) as client:
         assert client.listing == {"filter": FILTER_CAPABILITY}

@@ -144,6 +144,7 @@ def table(faults: dict[Cell, str]) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_every_client_works_with_every_server_at_every_place(
     stage: Stage, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

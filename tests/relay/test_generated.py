@@ -301,6 +301,7 @@ FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wilful_fault_is_found(fault: str, gateways: Gateways, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the real gateway, on the loop of the test; the case that is shown has one exchange and nothing beside it."""

@@ -181,17 +181,20 @@ FAULTS: Final[dict[Callable[[Patch], None], str]] = {
 CUTS: Final = [ends_what_was_cut, ends_a_request_that_was_cut]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 async def test_a_wilful_fault_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     """Where more clients leave than usual: in other storms some faults are seldom met."""
     await check_found(fault, monkeypatch, FAULTS[fault], draw=partial(storm.draw, departures=0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", CUTS, ids=lambda fault: fault.__name__)
 async def test_a_wilful_fault_is_found_among_cuts(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     await check_found(fault, monkeypatch, "^a cut that looks whole", cuts.SETTINGS, cuts.draw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
 async def test_a_wilful_leak_is_found(leak: Callable[[Patch], None], monkeypatch: Patch) -> None:
     asyncio.get_running_loop().set_debug(False)

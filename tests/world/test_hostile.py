@@ -231,6 +231,7 @@ ENDLESS: Final = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ENDLESS)
 async def test_a_command_that_does_not_end_is_killed(what: str) -> None:
     """Behind a pipe that was full, or that another process had, no end was seen: `try` waited for ever."""
