@@ -91,7 +91,7 @@ ADDRESSES: Final = {
         "the upstream at no-such-host.invalid:80 cannot be reached: ",
     ),
     "self-signed": (
-        "https://localhost:{tls}/mcp",
+        "https://127.0.0.1:{tls}/mcp",
         "TLS: its certificate is not trusted: self-signed certificate; --ca FILE names its authority",
         "TLS: its certificate is not trusted: self-signed certificate; tls.ca names its authority",
     ),

@@ -9,7 +9,7 @@ from tests.launch import Gateways
 from tests.real.clients.conversation import SECONDS
 from tests.relay.messages import Json, initialized, page, task
 from tests.relay.rig import Server, rig_with
-from tests.tools import inspector
+from tests.tools import inspector, localhost
 
 COUNT, PAGE = 1500, 10
 STATUSES = ("completed", "working", "failed", "completed", "completed")
@@ -25,7 +25,7 @@ def pages() -> dict[str | None, Json]:
 async def test_the_inspector_lists_what_its_header_asks_for(tmp_path: Path) -> None:
     async with rig_with(Gateways(tmp_path)) as rig:
         rig.serve(Server(pages(), {"initialize": initialized(), "tasks/get": task("t-0001", "working")}))
-        rows = await listed(f"http://localhost:{rig.gateway.port}/mcp", "status=working,failed", tmp_path)
+        rows = await listed(f"http://{localhost()}:{rig.gateway.port}/mcp", "status=working,failed", tmp_path)
     wanted = {f"t-{n:04}" for n in range(COUNT) if STATUSES[n % 5] in ("working", "failed")}
     assert {row["taskId"] for row in rows} == wanted
     assert len(rows) == len(wanted)
