@@ -393,7 +393,7 @@ class Client:
 
         def on_message(message: _Message) -> None:
             self._note("client {}: {} {} brought {}", self._number, method, params, Brief(message.result))
-            self._deliver(session, (method, params), message, port, is_read=not (form or resumed))
+            self._deliver(session, (method, params), message, port, form, resumed)
             if message.method is None:
                 answers.append(message)
 
@@ -471,7 +471,8 @@ class Client:
         request: tuple[str, Json] | None,
         message: _Message,
         port: int = GATEWAY_PORT,
-        is_read: bool = True,
+        form: str = "",
+        resumed: bool = False,
     ) -> None:
         """A message other than the answer to a query has come: note what it says of tasks."""
         at = self._moments.now()
@@ -492,6 +493,9 @@ class Client:
         if method == "tasks/result":
             meta = msgspec.json.decode(message.result)["_meta"]
             ended = session.find(params["taskId"], meta["createdAt"])
+            if resumed and ended is not None:  # the gateway cannot tell when it was asked for
+                for later in session.lives(ended.id):
+                    later.may_seem_ended |= later.born > ended.born
             # That an earlier task of this id has ended is known: the result of a later one says nothing new.
             if ended is not None and session.lives(ended.id) == [ended]:
                 told = {"statusMessage": f"state {ended.state.number}", **meta, "taskId": ended.id}
@@ -500,7 +504,7 @@ class Client:
         result = msgspec.json.decode(message.result)
         for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:
             truth = self._pass(session, told, at, message.unread, is_answer=True)
-            if truth is not None and "task" in params and is_read and not message.unread:
+            if truth is not None and "task" in params and not (form or resumed or message.unread):
                 truth.answered = at, session
 
     def _show(self, session: ServerSession, told: Json, unread: bool) -> None:

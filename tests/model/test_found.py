@@ -413,6 +413,10 @@ FOUND = {
                 (8, 2), (16, 70)), ids_again=5, tasks="c"),
         (Get(method="tasks/result"), Blink(5), Wait(16), Get(), Create(elsewhere=True)),
     ),
+    "the result of a task comes on a resumed stream after its id was given again": History(
+        Setting(streams=True, delays=((0, 70), (16, 5)), ids_again=0, listening=True, tasks="c"),
+        (Fault(kind="resume", method="tasks/result"), Get(method="tasks/result"), Create(), Wait(64)),
+    ),
     "a new session's index is fresh when an answer in the one before shows a task": History(
         Setting(max_age=16, order="nothing", listening=True, tasks="ww", delays=((2, 2), (16, 1), (16, 70), (3, 2),
                 (2, 16), (16, 70), (2, 16), (40, 2), (16, 40), (5, 1), (8, 16), (16, 1))),
