@@ -111,9 +111,10 @@ class FleetOracle(Oracle):
     def _has_slipped(self, asked: Asked, truth: Truth) -> bool:
         """Whether a task may be unknown to a replica: as that read pages, it moved, or others ahead of it went.
 
-        What was made at one, and answered, all know from the store.
+        What was made at one, and answered, all know from the store, if that has served since.
         """
-        told = truth.answered is not None and truth.forgotten < truth.answered[0] < self.knew(asked)
+        told_from = max(truth.forgotten, Moment(self.redis.well_since, 0))
+        told = truth.answered is not None and told_from < truth.answered[0] < self.knew(asked)
         if told or self._has_heard(asked.port, truth, asked.session, asked.came):
             return False
         moved = [state.since for state in truth.states] if self.setting.order == "updated" else []
