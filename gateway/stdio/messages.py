@@ -271,7 +271,7 @@ class Passed(NamedTuple):
     """A request of the client's that went to the server."""
 
     request: Message
-    at: Moment
+    at: Moment  # of the first of this id that the server has yet to answer
     times: int = 1  # requests of this id that the server has yet to answer
     cancelled: int = 0  # cancelled ones besides, which the server need not answer
     is_clear: bool = True  # a response of this id can only be to this request
@@ -295,7 +295,7 @@ class Unanswered:
 
     def note(self, message_id: Id, passed: Passed) -> None:
         if (earlier := self._pop(message_id)) is not None:
-            passed = passed._replace(times=earlier.times + 1, cancelled=earlier.cancelled, is_clear=False)
+            passed = earlier._replace(times=earlier.times + 1, is_clear=False)
         self._keep(message_id, passed)
 
     def cancel(self, message_id: Id) -> None:
@@ -305,7 +305,7 @@ class Unanswered:
             self._keep(message_id, passed._replace(times=0, cancelled=cancelled, is_clear=False))
 
     def take(self, message_id: Id) -> Passed | None:
-        """The request that a response with that id answers; None if that is unknown."""
+        """The request that a response with that id answers; None if none waits."""
         passed = self._pop(message_id)
         if passed is not None and passed.times + passed.cancelled > 1:
             if passed.times:  # those that were not cancelled are answered first
@@ -313,7 +313,7 @@ class Unanswered:
             else:
                 left = passed._replace(cancelled=passed.cancelled - 1)
             self._keep(message_id, left)
-        return passed if passed is not None and passed.is_clear else None
+        return passed
 
     def _keep(self, message_id: Id, passed: Passed) -> None:
         kept, most = (self._passed, UNANSWERED_MAX) if passed.times else (self._cancelled, CANCELLED_MAX)

@@ -234,7 +234,7 @@ class StdioProxy:
 
     def _ended(self, passed: Passed | None, code: int | None, task_id: str | None) -> None:
         """A request of the client's was answered, by an error if there is a code."""
-        if self._access_log is not None and passed is not None:
+        if self._access_log is not None and passed is not None and passed.is_clear:
             seconds = self._clock() - passed.at.at
             self._access_log.ended_over_stdio("relayed", passed.request, seconds, code, None, task_id)
 
@@ -276,7 +276,9 @@ async def _lines(source: Source, outlet: Outlet, bytes_max: int, buffers: Buffer
 
 
 def _pending(passed: Passed | None) -> Pending:
-    return UNMATCHED if passed is None else begin(passed.request, passed.at, passed.misspelt)
+    if passed is None or not passed.is_clear:
+        return UNMATCHED if passed is None else UNMATCHED._replace(asked=passed.at)
+    return begin(passed.request, passed.at, passed.misspelt)
 
 
 class NoCounts:

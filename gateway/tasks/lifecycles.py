@@ -120,7 +120,7 @@ class Lives:
     def gone(self, key: Key, task_id: str, asked: Moment | None) -> None:
         """The server says to a caller, who asked for it at `asked`, that a task is not there."""
         life = self._lives.get(number := _number(key, task_id))
-        if life is not None and life.viewer == key and _was_seen(life, asked):
+        if life is not None and life.viewer == key and (asked is None or life.first_s <= asked.at):
             self._lose(number, life)
 
     def _fetched(self, key: Key, task_id: str, has_failed: bool, asked: Moment | None) -> None:
@@ -312,10 +312,6 @@ def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
     """The seconds between; None if these cannot be right: before 2020, in another order, or to come."""
     is_right = 0 <= created <= updated <= (now + UNSEEN_S - EPOCH_UNIX_S) * _SECOND
     return (updated - created) / _SECOND if is_right else None
-
-
-def _was_seen(life: _Life, asked: Moment | None) -> bool:
-    return asked is None or life.first_s <= asked.at
 
 
 def _was_there(life: _Life, asked: Moment | None, offset_s: float) -> bool:

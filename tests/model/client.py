@@ -304,7 +304,7 @@ class Client:
             else:
                 self._deliver(asked.session, None, message)
 
-        asked.sent = self._moments.now()
+        asked.sent, asked.port = self._moments.now(), self.port
         exchange = Exchange(on_message)
         body = {"jsonrpc": "2.0", "id": request_id, "method": "tasks/list", "params": params}
         await self._write(asked.session, exchange, b"POST", msgspec.json.encode(body))
@@ -387,13 +387,13 @@ class Client:
 
     async def _relay(self, method: str, params: Json, leave: int | None = None, form: str = "") -> _Message | None:
         """A request that the gateway passes on, and the response to it."""
-        session = self.session
+        session, port = self.session, self.port
         session.disturb(self._loop.time())
         answers: list[_Message] = []
 
         def on_message(message: _Message) -> None:
             self._note("client {}: {} {} brought {}", self._number, method, params, Brief(message.result))
-            self._deliver(session, (method, params), message, is_read=not (form or resumed))
+            self._deliver(session, (method, params), message, port, form, resumed)
             if message.method is None:
                 answers.append(message)
 
@@ -445,6 +445,7 @@ class Client:
     ) -> None:
         body, media = formed(body, form)
         fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
+        fields.append(b"User-Agent: %d" % (port or self.port))  # so the server knows through which replica it is asked
         authorizations = self._upstream.authorizations
         who = who or (authorizations[self._number] if session is None else session.authorization)
         fields.append(b"Authorization: " + who.encode())
@@ -465,7 +466,13 @@ class Client:
     # ---- what passes ----
 
     def _deliver(
-        self, session: ServerSession, request: tuple[str, Json] | None, message: _Message, is_read: bool = True
+        self,
+        session: ServerSession,
+        request: tuple[str, Json] | None,
+        message: _Message,
+        port: int = GATEWAY_PORT,
+        form: str = "",
+        resumed: bool = False,
     ) -> None:
         """A message other than the answer to a query has come: note what it says of tasks."""
         at = self._moments.now()
@@ -481,11 +488,14 @@ class Client:
         if message.error is not None:
             if message.error["code"] == INVALID_PARAMS and "data" in message.error:
                 for life in session.lives(params["taskId"])[: message.error["data"]["lives"]]:
-                    life.pass_through(GONE, at, session)
+                    self._oracle.denied(life, at, session, port)
             return
         if method == "tasks/result":
             meta = msgspec.json.decode(message.result)["_meta"]
             ended = session.find(params["taskId"], meta["createdAt"])
+            if resumed and ended is not None:  # the gateway cannot tell when it was asked for
+                for later in session.lives(ended.id):
+                    later.may_seem_ended |= later.born > ended.born
             # That an earlier task of this id has ended is known: the result of a later one says nothing new.
             if ended is not None and session.lives(ended.id) == [ended]:
                 told = {"statusMessage": f"state {ended.state.number}", **meta, "taskId": ended.id}
@@ -494,7 +504,7 @@ class Client:
         result = msgspec.json.decode(message.result)
         for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:
             truth = self._pass(session, told, at, message.unread, is_answer=True)
-            if truth is not None and "task" in params and is_read and not message.unread:
+            if truth is not None and "task" in params and not (form or resumed or message.unread):
                 truth.answered = at, session
 
     def _show(self, session: ServerSession, told: Json, unread: bool) -> None:

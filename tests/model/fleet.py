@@ -2,12 +2,15 @@
 
 The promise of a fleet (DESIGN 12): an answer reflects every state from not longer than `max_age` ago, as that of one
 gateway does. What passed through any replica counts `max_age` later, if the store has served all the time. A batch
-takes its time, which matters where `max_age` is shorter. 2 s after the store serves again it has everything. While it
-fails, nothing that passed elsewhere counts. While it serves, a refusal makes only the queries
-forget that are under way at that replica. What is asked twice, or in vain, is not judged: each replica asks alone.
+takes its time, which matters where `max_age` is shorter. 2 s after the store serves again it has everything that the
+replicas know: one that has not heard of a task forgets that it is gone. While it fails, nothing that passed elsewhere
+counts. While it serves, a refusal makes only the queries forget that are under way at that replica. What is asked
+twice, or in vain, is not judged: each replica asks alone.
 """
 
 import random
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -21,7 +24,7 @@ from tests.model.oracle import Asked, Oracle
 from tests.model.play import World, config_of
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.truth import ABSENT, BEFORE_ALL, GONE, Moment, ServerSession, State, Truth
-from tests.model.upstream import Upstream
+from tests.model.upstream import Own, Upstream
 from tests.model.virtual import TICK_S, WIRE_S
 
 REPLICAS: Final = 2
@@ -60,9 +63,15 @@ class FleetOracle(Oracle):
 
     def __init__(self, setting: h.Setting, upstream: Upstream) -> None:
         super().__init__(setting, upstream)
-        self._slips = setting.cursors == "offset"
+        self.replaced: dict[int, Moment] = {}  # the ports of replicas, and when these began
         self.finds_again = False  # each replica knows what it has seen itself
         self._dropped: dict[ServerSession, Moment] = {}
+
+    def denied(self, truth: Truth, at: Moment, session: ServerSession, port: int) -> None:
+        """A replica that has not heard of the task keeps nothing of it: a store that fails then is never told."""
+        serves = self.redis.state == "well" and at.time >= self.redis.well_since + _BACK_S
+        if serves or self._has_heard(port, truth, session, at):
+            super().denied(truth, at, session, port)
 
     def dropped(self, session: ServerSession, at: Moment) -> None:
         """The store has what passed before, if it serves."""
@@ -95,9 +104,39 @@ class FleetOracle(Oracle):
         return max(self.setting.max_age, self.setting.full_crawl_interval) * TICK_S
 
     def _options(self, asked: Asked, at: Moment, truth: Truth, oldest: float) -> list[State | int]:
-        """A task may slip from page to page, unseen by a crawl. Replicas do not tell each other of listed tasks."""
+        """A task may slip past what a replica reads. Replicas do not tell each other of listed tasks (DESIGN 12.1)."""
         options = super()._options(asked, at, truth, oldest)
-        return [ABSENT, *options] if self._slips and ABSENT not in options else options
+        return [ABSENT, *options] if ABSENT not in options and self._has_slipped(asked, truth) else options
+
+    def _has_slipped(self, asked: Asked, truth: Truth) -> bool:
+        """Whether a task may be unknown to a replica: as that read pages, it moved, or others ahead of it went.
+
+        What was made at one, and answered, all know from the store, if that has served since.
+        """
+        told_from = max(truth.forgotten, Moment(self.redis.well_since, 0))
+        told = truth.answered is not None and told_from < truth.answered[0] < self.knew(asked)
+        if told or self._has_heard(asked.port, truth, asked.session, asked.came):
+            return False
+        moved = [state.since for state in truth.states] if self.setting.order == "updated" else []
+        if by_offset := self.setting.cursors == "offset":
+            moved += [other.gone for other in asked.session.truths if other.gone is not None]
+        oldest_s = asked.came.time - max(self._interval_s, asked.setting.max_age * TICK_S)
+        readings: defaultdict[str, list[Moment]] = defaultdict(list)
+        for own in self._own_of(asked.port, truth, asked.session):
+            readings[own.crawl].append(own.read)
+        pages = [reads for reads in readings.values() if reads[-1].time >= oldest_s]
+        has_moved = any(reads[0] < at < reads[-1] for reads in pages for at in moved)
+        return has_moved or (by_offset and truth.born.time >= oldest_s)
+
+    def _has_heard(self, port: int, truth: Truth, session: ServerSession, by: Moment) -> bool:
+        """Whether an answer to a replica had shown it a task by then."""
+        answered = (own for own in self._own_of(port, truth, session) if own.ended is not None and own.ended < by)
+        return any(truth in own.shown for own in answered)
+
+    def _own_of(self, port: int, truth: Truth, session: ServerSession) -> Iterator[Own]:
+        """The requests of a replica since a task was made, and the replica has forgotten nothing."""
+        since = max(truth.born, self.replaced.get(port, BEFORE_ALL), self._dropped.get(session, BEFORE_ALL))
+        return (own for own in self._upstream.own if own.session is session and own.by == port and own.at > since)
 
     def _check_cost(self, asked: Asked, at: Moment) -> None:
         """Not judged."""
@@ -163,6 +202,7 @@ class FleetWorld(World):
             self._has_replaced = True
             await self._apps[which].stop()
             self._apps[which] = await self._replica(which)
+            self._oracle.replaced[GATEWAY_PORT + which] = self._upstream.moments.now()
 
     async def _read_all(self) -> None:
         """At each replica, with a store that has had the time to learn everything."""

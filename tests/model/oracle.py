@@ -117,6 +117,7 @@ class Asked:
     setting: Setting = field(default_factory=Setting)  # when it came
     alone: bool = True
     disturbed: int = 0  # of the session, when it came
+    port: int = 0  # of the replica
 
     @property
     def oldest(self) -> float:
@@ -218,6 +219,10 @@ class Oracle:
     def learn(self, truth: Truth, number: int, at: Moment, session: ServerSession) -> None:
         """An answer, if it is right, says that a task was in a state, or is gone."""
         truth.pass_through(number, at, session)
+
+    def denied(self, truth: Truth, at: Moment, session: ServerSession, _port: int) -> None:
+        """A client was told that a task is gone."""
+        truth.pass_through(GONE, at, session)
 
     def dropped(self, session: ServerSession, at: Moment) -> None:
         """The gateway had to forget the session, after a refusal. A list that shows all brings it back."""

@@ -27,6 +27,7 @@ from tests.model.upstream import HANG_S, PORT, READ_BYTES_MAX, Upstream
 from tests.model.virtual import START_S, TICK_S, WIRE_S, Deadlock, VirtualLoop
 
 _LONG_AGO_S: Final = 5000.0  # that the tasks of a setting were made before the history begins
+_LATE_S: Final = 5.0  # until a notification that is late, behind a line that has stalled, has come
 _PATIENCE_S: Final = 4000.0  # for what is under way when the events are over
 _BASE: Final = config.for_upstream(f"http://127.0.0.1:{PORT}/mcp", f"127.0.0.1:{GATEWAY_PORT}", None)
 _GATEWAY: Final = str(Path(gateway.__file__).parent)
@@ -190,7 +191,7 @@ class World:
         await self._read_all()
         await self._read_all()
         if self._lives is not None:
-            await asyncio.sleep(UNNAMED_S + 1)
+            await asyncio.sleep(UNNAMED_S + _LATE_S)
             self._lives.sweep()
             truths = {truth: None for session in self._upstream.sessions.values() for truth in session.truths}
             judge(self._lives, truths, self._old, self._loop.time())

@@ -18,11 +18,13 @@ def judge(lives: Lives, truths: Iterable[Truth], old: set[Truth], now: float) ->
     ended, live = sum(counted[status] for status in ENDS), sum(map(len, lives.live.values()))
     reached = [truth.state.status for truth in new]
     reached += [truth.state.status for truth in new if _is_taken_for_another(truth, new)]
+    reached += ["completed" for truth in new if truth.may_seem_ended]
     gone = [t for t in new if t.gone is not None or (t.expires is not None and t.expires <= now)]
     made = [truth.id for truth in new if truth.answered is not None and not _is_overtaken(truth, new)]
-    seen = {truth.id for truth in new if truth.shown and truth.shown[0] not in TERMINAL}
+    told_apart = [t for t in new if t.answered is not None or not _is_from_before_an_end(t, new)]
+    seen = {truth.id for truth in told_apart if truth.shown and truth.shown[0] not in TERMINAL}
     begun = len(made) + len(seen.difference(made))  # an id that is given again elsewhere may look like one task
-    over = {truth.id for truth in new if _has_ended(truth.shown)}
+    over = {truth.id for truth in told_apart if _has_ended(truth.shown)}
     told = f"{counted}, {live} live; begun {begun} to {len(new)}, over {len(over)}, gone {len(gone)}: {reached}"
 
     def held(rule: bool, what: str) -> None:
@@ -43,6 +45,13 @@ def _is_overtaken(made: Truth, among: list[Truth]) -> bool:
     """Whether its id was given again before the result that made it came: then it is not counted."""
     came = made.answered[0] if made.answered is not None else made.born
     return any(made.id == other.id and made.born < other.born < came for other in among)
+
+
+def _is_from_before_an_end(truth: Truth, among: list[Truth]) -> bool:
+    """Whether it was created before the end of an earlier one of its id, by a notification that lies about the time."""
+    return any(
+        truth.id == other.id and other.born < truth.born and truth.created <= other.said_until for other in among
+    )
 
 
 def _is_taken_for_another(made: Truth, among: list[Truth]) -> bool:

@@ -25,6 +25,7 @@ from tests.model.history import (
     Update,
     Wait,
 )
+from tests.model.over_stdio import StdioWorld
 from tests.model.play import play
 from tests.rules.legal import watched
 
@@ -412,6 +413,10 @@ FOUND = {
                 (8, 2), (16, 70)), ids_again=5, tasks="c"),
         (Get(method="tasks/result"), Blink(5), Wait(16), Get(), Create(elsewhere=True)),
     ),
+    "the result of a task comes on a resumed stream after its id was given again": History(
+        Setting(streams=True, delays=((0, 70), (16, 5)), ids_again=0, listening=True, tasks="c"),
+        (Fault(kind="resume", method="tasks/result"), Get(method="tasks/result"), Create(), Wait(64)),
+    ),
     "a new session's index is fresh when an answer in the one before shows a task": History(
         Setting(max_age=16, order="nothing", listening=True, tasks="ww", delays=((2, 2), (16, 1), (16, 70), (3, 2),
                 (2, 16), (16, 70), (2, 16), (40, 2), (16, 40), (5, 1), (8, 16), (16, 1))),
@@ -419,6 +424,27 @@ FOUND = {
          Query(s=1), Query(), Wait(5), Query()),
     ),
 }  # fmt: skip
+
+
+OVER_STDIO = {
+    "the result of a task, asked for by a line that was not read, comes after its id was given again": History(
+        Setting(delays=((0, 16), (1, 1), (5, 0), (1, 16), (5, 5), (70, 5)), ids_again=0, listening=True, tasks="c"),
+        (Create(), Get(method="tasks/result", form="large")),
+    ),
+    "the id of a task is given again before the end of it, by a notification that lies about the time": History(
+        Setting(ids_again=5, listening=True),
+        (Create(elsewhere=True), Update(notify=True, lie_s=3600), Wait(5), Get(), Create(elsewhere=True)),
+    ),
+    "a notification tells of a task at the very end": History(
+        Setting(max_age=1, full_crawl_interval=0, order="nothing", listening=True, tasks="w"),
+        (Update(status=1, notify=True, late=70),),
+    ),
+}
+
+
+@pytest.mark.parametrize("history", OVER_STDIO.values(), ids=OVER_STDIO.keys())
+def test_what_once_broke_a_rule_over_stdio_breaks_none(history: History) -> None:
+    play(history, StdioWorld)
 
 
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())

@@ -80,6 +80,8 @@ class Truth:
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
     seen: "list[tuple[Moment, ServerSession]]" = field(default_factory=list)  # in answers to a client, and where
     shown: list[str] = field(default_factory=list)  # the statuses in messages to a client that the gateway could read
+    may_seem_ended: bool = False  # the result of an earlier one of its id came on a resumed stream
+    said_until: int = 0  # the latest `lastUpdatedAt`, a lie or not, of a notification that it has ended
 
     @property
     def state(self) -> State:

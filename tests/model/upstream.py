@@ -42,6 +42,7 @@ from tests.model.history import PUT_OFF, Fault, Setting
 from tests.model.truth import (
     BEFORE_ALL,
     EXACT,
+    TERMINAL,
     Brief,
     Moment,
     Moments,
@@ -103,8 +104,12 @@ class Own:
     method: str
     params: Json
     at: Moment
+    by: int  # the port of the replica that asks
     outcome: str = "ok"
     ended: Moment | None = None
+    shown: tuple[Truth, ...] = ()  # by the answer, which has reached the gateway
+    crawl: str = ""  # the pages of one reading of the list have the same
+    read: Moment = BEFORE_ALL  # when the list was looked at
 
 
 @dataclass(eq=False)
@@ -275,6 +280,8 @@ class Upstream:
                 raw = state.raw.replace(_updated(state.updated), _updated(lied))
                 state = state._replace(updated=lied, raw=raw)
                 self.raws[raw] = (session, truth, state)
+            if state.status in TERMINAL:
+                truth.said_until = max(truth.said_until, state.updated)
             params = state.raw[:-1] + b',"_meta":{"n":%d}}' % (len(self.notified) - 1)
             self.note("upstream: notifies {}", Brief(params))
             message = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params
@@ -299,7 +306,8 @@ class Upstream:
         if (told := request.headers.get("content-digest")) is not None and told != digest(request.body):
             self.fail(Violation("digest", f"{method} has the digest of another body"))
         if session is not None and str(message.get("id")).startswith(OWN):
-            own = connection.own = self._note_own(connection, session, message)
+            by = int(request.headers.get("user-agent", 0))
+            own = connection.own = self._note_own(connection, session, message, by)
             if connection.lost:
                 own.ended = own.at
         if request.headers["authorization"] not in self._valid:
@@ -374,6 +382,8 @@ class Upstream:
         await _ticks(after)
         if fault == "hang":
             await asyncio.sleep(HANG_S)
+        if is_own and connection.own is not None and (connection.is_left or fault in DROPS):
+            connection.own.shown = ()
         if fault == "drop":
             connection.cut()
         elif fault == "resume" and connection.is_streaming:
@@ -430,8 +440,8 @@ class Upstream:
             if session.refused is not None and came_at >= session.refused + 2 * WIRE_S:
                 session.refused = None
 
-    def _note_own(self, connection: "Connection", session: ServerSession, message: Json) -> Own:
-        own = Own(connection, session, message["id"], message["method"], message["params"], self.moments.now())
+    def _note_own(self, connection: "Connection", session: ServerSession, message: Json, by: int) -> Own:
+        own = Own(connection, session, message["id"], message["method"], message["params"], self.moments.now(), by)
         waiting = (o for o in self.own if o.ended is None and not o.connection.is_left)
         same = [o for o in waiting if o.session is session and o.method == own.method]
         once = session.ended is None and not connection.is_left and not (self.setting.evicts or session.forgotten)
@@ -478,7 +488,7 @@ class Upstream:
         if session.ended is not None:
             raise Refusal(-32603, "The session has ended")
         if method == "tasks/list":
-            return self._list(session, params.get("cursor"))
+            return self._list(session, params.get("cursor"), connection.own)
         if "task" in params:
             truth = self.create(session, method, params["task"].get("ttl"))
             truth.asked_for = True
@@ -489,6 +499,8 @@ class Upstream:
         if found is None or found.gone is not None:
             raise Refusal(INVALID_PARAMS, "Task not found", len(session.lives(params["taskId"])))
         if method == "tasks/get":
+            if connection.own is not None:
+                connection.own.shown = (found,)
             return self._with_meta(found.state.raw)
         if method == "tasks/cancel":
             if not found.is_live:
@@ -527,7 +539,7 @@ class Upstream:
         capabilities = {"tasks": {"list": {}, "cancel": {}, "requests": requests}}
         return msgspec.json.encode({"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": {}})
 
-    def _list(self, session: ServerSession, cursor: str | None) -> bytes:
+    def _list(self, session: ServerSession, cursor: str | None, own: Own | None) -> bytes:
         setting = self.setting
         shuffle = cursor.partition("|")[0] if cursor is not None else str(next(self._shuffles))
         truths = (
@@ -549,6 +561,8 @@ class Upstream:
                 place = tuple(map(int, last.split(",")))
                 start = sum(self._place(session, t, shuffle) <= place for t in truths)
         page = truths[start : start + setting.per_page]
+        if own is not None:
+            own.shown, own.crawl, own.read = tuple(page), shuffle, self.moments.now()
         following = b""
         if len(page) == setting.per_page and (setting.always_next or len(truths) > start + len(page)):
             text = {

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config import IndexLimits, StdioConfig
 from gateway.mcp import jsonrpc
-from gateway.mcp.task import NEVER
+from gateway.mcp.task import NEVER, Moment
 from gateway.stdio.messages import CANCELLED_MAX, Passed, Unanswered
 from gateway.transport.memory_budget import SMALL_BYTES_MAX
 from tests.launch import eventually
@@ -196,15 +196,21 @@ def request(message_id: int) -> tuple[bytes, Passed]:
     return b"%d" % message_id, Passed(message, NEVER)
 
 
+def is_clear(unanswered: Unanswered, message_id: bytes) -> bool:
+    """Whether the request is known that a response of an id answers, which comes now."""
+    passed = unanswered.take(message_id)
+    return passed is not None and passed.is_clear
+
+
 def test_an_answer_to_a_cancelled_request_is_not_taken_for_one_to_the_next_of_its_id() -> None:
     unanswered = Unanswered()
     for _ in range(2):
         unanswered.note(*request(1))
         unanswered.cancel(b"1")
     unanswered.note(*request(1))
-    assert [unanswered.take(b"1") for _ in range(3)] == [None] * 3
+    assert not any(is_clear(unanswered, b"1") for _ in range(3))
     unanswered.note(*request(1))
-    assert unanswered.take(b"1") is not None
+    assert is_clear(unanswered, b"1")
 
 
 def test_a_request_that_reuses_a_cancelled_id_is_counted_and_remembered_as_any_other() -> None:
@@ -216,10 +222,10 @@ def test_a_request_that_reuses_a_cancelled_id_is_counted_and_remembered_as_any_o
         unanswered.note(*request(number))
         unanswered.cancel(b"%d" % number)
     assert len(unanswered) == 1
-    assert unanswered.take(b"1") is None, "nobody knows which of them is answered"
+    assert not is_clear(unanswered, b"1"), "nobody knows which of them is answered"
     assert len(unanswered) == 0
     unanswered.note(*request(1))
-    assert (len(unanswered), unanswered.take(b"1")) == (1, None), "the cancelled one may still be answered"
+    assert (len(unanswered), is_clear(unanswered, b"1")) == (1, False), "the cancelled one may still be answered"
 
 
 def test_cancelled_requests_are_forgotten_in_time() -> None:
@@ -231,8 +237,18 @@ def test_cancelled_requests_are_forgotten_in_time() -> None:
     assert len(unanswered) == 0
     for number in (0, CANCELLED_MAX):
         unanswered.note(*request(number))
-    assert unanswered.take(b"0") is not None  # forgotten: so this is the only one of its id
-    assert unanswered.take(b"%d" % CANCELLED_MAX) is None
+    assert is_clear(unanswered, b"0")  # forgotten: so this is the only one of its id
+    assert not is_clear(unanswered, b"%d" % CANCELLED_MAX)
+
+
+def test_a_response_to_one_of_several_requests_of_an_id_may_be_to_the_first() -> None:
+    unanswered, moments = Unanswered(), [Moment(order, float(order)) for order in (1, 2)]
+    for moment in moments:
+        message_id, passed = request(1)
+        unanswered.note(message_id, passed._replace(at=moment))
+    answered = unanswered.take(b"1")
+    assert answered is not None
+    assert answered.at == moments[0]
 
 
 async def test_a_query_that_fails_behind_its_progress_gets_one_error(stage: Stage) -> None:
