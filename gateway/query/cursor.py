@@ -25,8 +25,20 @@ import msgspec
 
 from gateway.mcp.task import ID_CHARS_MAX, Place, Task, apart
 from gateway.query import criteria
-from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Fault, Given, Query
-from gateway.query.values import FAULTS_MAX, LIST_ITEMS_MAX, NotAllowed, PackedInstant, pack_instant, unpack_instant
+from gateway.query.criteria import (
+    CRITERIA,
+    CRITERIA_BYTES_MAX,
+    FAULTS_MAX,
+    LIST_ITEMS_MAX,
+    BadQuery,
+    Fault,
+    Given,
+    NotAllowed,
+    PackedInstant,
+    Query,
+    pack_instant,
+    unpack_instant,
+)
 
 ALLOWED: Final = "a nextCursor of this list, with the same criteria; else begin at the first page"
 

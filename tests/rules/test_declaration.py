@@ -15,9 +15,8 @@ from gateway.cli import command_line
 from gateway.mcp import capabilities, task
 from gateway.mcp.task import Task
 from gateway.query import criteria, cursor
-from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Criterion, Fault, Query
+from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Criterion, Fault, Query
 from gateway.query.cursor import Position
-from gateway.query.values import LIST_ITEMS_MAX
 from gateway.refresh import answer
 from gateway.refresh.planning import may_match_all_live
 from gateway.tasks.index import Index, QueryPage

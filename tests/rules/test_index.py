@@ -13,7 +13,7 @@ from gateway.mcp import task
 from gateway.mcp.task import TERMINAL, UNKNOWN, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.tasks import sorted_tasks
+from gateway.tasks import index as indexing
 from gateway.tasks.index import GROUP_BYTES, Index, QueryPage, size_of
 from tests.rules import plain
 
@@ -196,7 +196,7 @@ def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
         reports.append(report)
     index, model = Index(), dict[str, Task]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_tasks, "AT_ONCE", step)
+        patch.setattr(indexing, "AT_ONCE", step)
         for report in reports:
             index.put(report)
             dict_put(model, report)
