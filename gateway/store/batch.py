@@ -11,11 +11,9 @@ the store's own time, or one more than the last place.
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from redis.exceptions import ResponseError
-
-from gateway.store.redis_connection import Command, errors
 
 READ_AT_ONCE: Final = 2000  # entries
 _BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half
@@ -48,6 +46,9 @@ for at = 1, #flat, 2 do
 end
 return flat
 """
+
+
+Command: TypeAlias = tuple[Any, ...]
 
 
 class Read(NamedTuple):
@@ -186,6 +187,10 @@ class Batch:
             if not asked.done():
                 asked.set_result(None)
         self._asked.clear()
+
+
+def errors(results: Iterable[Any]) -> list[ResponseError]:
+    return [result for result in results if isinstance(result, ResponseError)]
 
 
 def _is_wrong(result: Any) -> bool:

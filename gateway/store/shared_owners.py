@@ -21,8 +21,7 @@ from gateway.mcp.task import Moment
 from gateway.owners.named_tasks import GUARD, Made
 from gateway.owners.seen_ids import IDLE_S, OwnerKey
 from gateway.owners.task_owners import OwnTasks
-from gateway.store import replica_updates
-from gateway.store.redis_store import RedisStore
+from gateway.store.redis_store import RedisStore, entry_of, entry_of_gone, updates_in
 from gateway.tasks.in_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
@@ -51,7 +50,7 @@ class SharedOwn(OwnTasks):
             making = _making(owners)
             self._store.add(_key_of_task(owners[0], made.id), [making], [making])
             for owner in owners:
-                self._tell(owner, made.id, replica_updates.of_task(made.id, None), replica_updates.of_gone(made.id))
+                self._tell(owner, made.id, entry_of(made.id, None), entry_of_gone(made.id))
             self._begin(self._tell_earlier(owners, made.id))
 
     def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
@@ -75,7 +74,7 @@ class SharedOwn(OwnTasks):
         for making in (await self._makings(owners[0], task_id) or [])[-_EARLIER_MAX:]:
             for owner in making:
                 if owner not in owners:
-                    self._tell(owner, task_id, replica_updates.of_gone(task_id), replica_updates.of_task(task_id, None))
+                    self._tell(owner, task_id, entry_of_gone(task_id), entry_of(task_id, None))
 
     async def _makings(self, owner: OwnerKey, task_id: str) -> list[tuple[OwnerKey, ...]] | None:
         """The owners by each making of a task, in order; None if the store does not say."""
@@ -135,7 +134,7 @@ class SharedOwn(OwnTasks):
         if read is None:
             return False
         new = dict[str, None]()
-        for each in replica_updates.tasks_in(read.tasks):
+        for each in updates_in(read.tasks):
             if each.id is None:
                 continue
             new.pop(each.id, None)
@@ -160,7 +159,7 @@ class SharedOwn(OwnTasks):
         for count, (name, owners) in enumerate(list(self.owners.items()), 1):
             self._store.add(_key_of_task(owners[0], name[1]), [_making(owners)])
             for owner in owners:
-                self._store.add(_key_of(owner), [replica_updates.of_task(name[1], None)])
+                self._store.add(_key_of(owner), [entry_of(name[1], None)])
             if count % _AT_ONCE == 0:
                 yield
 

@@ -43,7 +43,6 @@ DECIDES: Final = {
     "owners": ("named_tasks", "eviction"),
     "tasks": ("index", "lifecycles", "marks", "observer"),
     "refresh": ("planning",),
-    "store": ("replica_updates",),
     "upstream": ("identity_drift",),
     "stdio": ("lines",),
 }

@@ -1,8 +1,8 @@
-"""The connection to a store whose name has several addresses, of which the first is silent (redis_connection.py)."""
+"""The connection to a store whose name has several addresses, of which the first is silent (pipeline.py)."""
 
 from pathlib import Path
 
-from gateway.store.redis_connection import connect
+from gateway.store.pipeline import connect
 from tests.redis_process import redis
 from tests.relay.test_dial import NAME, Hosts, Run, hosts, resolve_to, run
 
