@@ -29,6 +29,9 @@ class Storable(Protocol[_K]):
     def size_bytes(self) -> int:
         """The memory that it takes."""
 
+    def leave(self) -> None:
+        """It is no longer stored."""
+
 
 _V = TypeVar("_V", bound=Storable)  # type: ignore[type-arg]
 
@@ -84,3 +87,4 @@ class Stored(Generic[_K, _V]):
         if one is not None:
             self.size_bytes -= one.stored_bytes
             one.stored_bytes = 0
+            one.leave()

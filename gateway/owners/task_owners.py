@@ -11,7 +11,6 @@ from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
-from gateway.owners.eviction import Stored
 from gateway.owners.named_tasks import OF_TASKS, Made, ends, made_by, told_of
 from gateway.owners.seen_ids import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 
@@ -43,6 +42,10 @@ class OwnIds(SeenIds):
         self.ended.discard(task_id)
         self._dropped((self.key[0], task_id))
 
+    def leave(self) -> None:
+        for task_id in list(self):  # each is nobody's any more
+            self.drop(task_id)
+
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """Of what is denied no list asks again, until the server gives it. It stays its owner's: it may be another's
         who has the session, or of one session alone.
@@ -50,16 +53,6 @@ class OwnIds(SeenIds):
         if 0 < self.get(task_id, 0) < asked and (had_it or not self.key[-1]):
             self[task_id] = DENIED
             self.ended.add(task_id)
-
-
-class _Kept(Stored[OwnerKey, SeenIds]):
-    """What goes here is nobody's any more."""
-
-    def take_out(self, key: OwnerKey) -> None:
-        if (ids := self.get(key)) is not None:
-            for task_id in list(ids):
-                ids.drop(task_id)
-        super().take_out(key)
 
 
 class OwnTasks(Owners):
@@ -72,7 +65,6 @@ class OwnTasks(Owners):
         super().__init__(limits)
         self._now = now
         self._lost = lost
-        self.stored = _Kept(self.stored.space)
         self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
 
     def make(self, owners: Sequence[OwnerKey], made: Made) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
@@ -206,22 +207,12 @@ class Answerer:
         reply.refuse(said, INVALID_PARAMS)
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
-        name = caller.key.upstream
-        spared_requests = max(0, session.known.pages - answer.requests)
-        spared_bytes, page = max(0, session.list_bytes - answered_bytes), answer.page
-        cost = answer.requests, spared_requests, spared_bytes
-        self._counts.query(EndedQuery(name, answer.outcome, answer.reason, *cost, len(page.tasks), page.total))
+        name, page = caller.key.upstream, answer.page
+        spared = max(0, session.known.pages - answer.requests), max(0, session.list_bytes - answered_bytes)
+        ended = EndedQuery(name, answer.outcome, answer.reason, answer.requests, *spared, len(page.tasks), page.total)
+        self._counts.query(ended)
         if log.isEnabledFor(logging.DEBUG):
-            said = {
-                "upstream": name,
-                "outcome": answer.outcome,
-                "reason": answer.reason,
-                "upstream_requests": answer.requests,
-                "spared_requests": spared_requests,
-                "tasks": len(page.tasks),
-                "total": page.total,
-            }
-            log.debug("query", extra=said)
+            log.debug("query", extra=asdict(ended))
 
 
 def _response(raw_id: bytes, answer: Answer, rest: bytes) -> bytes:

@@ -26,7 +26,7 @@ _ROUNDS_MAX: Final = 100  # of planning for one query; each round learns somethi
 
 
 class Answer(msgspec.Struct):
-    """A page; the instant it reflects, in seconds since 1970; its outcome, reason and cost in upstream requests."""
+    """A page; the oldest instant it may reflect, in seconds since 1970; its outcome, reason, cost in requests."""
 
     page: QueryPage
     as_of_unix_s: float
@@ -45,15 +45,22 @@ class Planner:
 
     def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
-        came = self._sessions.now()
+        found = self._answer_or_plan(session, position, self._sessions.now())
+        return found if isinstance(found, Answer) else None
+
+    def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | Plan:
+        """The answer to a query that came then; or what must be asked of the upstream first."""
         session.find_again(came)
         plan = planning.plan(session, position.query, came, self._ages, session.owns)
         if not plan.nothing:
-            return None
-        page = self._page(session, position)
+            return plan
+        page = session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
         if self._overdue(session, page):
-            return None
-        return Answer(page, self._as_of(session, came), "index", plan.reason, 0)
+            # All that a page may have: of large tasks only one may be shown, and there may be many.
+            overdue = self._overdue(session, session.index.select(position, self._limits.page_size))
+            return Plan("the ttl of tasks to be shown has passed", tasks=overdue)
+        oldest_s = max(session.as_of.at, came.at - self._ages.max_age_s)
+        return Answer(page, time.time() - (self._clock() - oldest_s), "index", plan.reason, 0)
 
     async def ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
@@ -88,9 +95,6 @@ class Planner:
     def _crawler(self, caller: Caller, channel: Channel) -> Crawler:
         return Crawler(caller, channel, self._limits, self._counts, self._sessions.now)
 
-    def _page(self, session: Session, position: Position) -> QueryPage:
-        return session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
-
     async def answer(self, session: Session, caller: Caller, waiter: Waiter, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
         came, may_be_too_large = self._sessions.now(), True
@@ -107,24 +111,16 @@ class Planner:
     async def _from_index(
         self, session: Session, caller: Caller, waiter: Waiter, position: Position, came: Moment
     ) -> Answer:
-        query = position.query
         outcome, requests = "index", 0
         reasons: list[str] = []
         for _ in range(_ROUNDS_MAX):
-            session.find_again(came)
-            plan = planning.plan(session, query, came, self._ages, session.owns)
+            plan = self._answer_or_plan(session, position, came)
+            if isinstance(plan, Answer):
+                return Answer(plan.page, plan.as_of_unix_s, outcome, "; ".join(reasons) or plan.reason, requests)
             if plan.crawl and session.known.outgrown and came.at < session.known.outgrown_until:
                 raise TooLarge(session.known.outgrown)
-            if plan.nothing:
-                page = self._page(session, position)
-                if not self._overdue(session, page):
-                    as_of = self._as_of(session, came)
-                    return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
-                # All that a page may have: of large tasks only one may be shown, and there may be many.
-                overdue = self._overdue(session, session.index.select(position, self._limits.page_size))
-                plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
             with self._counts.plan(session.key.upstream, plan.reason):
-                made = await self._carry_out(session, caller, waiter, query, plan, came)
+                made = await self._carry_out(session, caller, waiter, position.query, plan, came)
             if made is None:
                 outcome = "coalesced" if outcome == "index" else outcome
             else:
@@ -135,10 +131,6 @@ class Planner:
 
     def _overdue(self, session: Session, page: QueryPage) -> list[str]:
         return planning.overdue(session, page.tasks, self._clock(), time.time())
-
-    def _as_of(self, session: Session, came: Moment) -> float:
-        """The oldest instant that an answer may reflect, in seconds since 1970."""
-        return time.time() - (self._clock() - max(session.as_of.at, came.at - self._ages.max_age_s))
 
     # ---- asking ----
 
