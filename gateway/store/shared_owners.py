@@ -25,6 +25,7 @@ from gateway.store.redis_store import RedisStore, entry_of, entry_of_gone, updat
 from gateway.tasks.in_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
+_NOT_HEARD: Final = (0, 0, float("-inf"))  # epoch, place, when
 _USED_MAX: Final = 100_000  # keys
 _AT_ONCE: Final = 200  # questions, entries
 _EARLIER_MAX: Final = 4  # makings, the last of them this one
@@ -40,7 +41,7 @@ class SharedOwn(OwnTasks):
         super().__init__(limits, now, lost)
         self._store = store
         self._max_age_s = limits.max_age
-        self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)  # epoch, place, when
+        self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)
         self._used: TTLCache[Key, None] = TTLCache(_USED_MAX, IDLE_S / 4)
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -120,14 +121,11 @@ class SharedOwn(OwnTasks):
     async def learn(self, owners: Sequence[OwnerKey], again: bool = False) -> bool:
         """Learn what other replicas know of these owners, if that is due or `again`. Returns whether it could be."""
         asked = self._now()
-        behind = [o for o in owners if again or asked.at - self._heard_at(o) >= self._max_age_s / 2]
+        behind = [o for o in owners if again or asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._max_age_s / 2]
         return all([await self._learn(owner, asked) for owner in behind])
 
-    def _heard_at(self, owner: OwnerKey) -> float:
-        return self._heard.get(owner, (0, 0, float("-inf")))[2]
-
     async def _learn(self, owner: OwnerKey, asked: Moment) -> bool:
-        epoch, place, _ = self._heard.get(owner, (0, 0, 0.0))
+        epoch, place, _ = self._heard.get(owner, _NOT_HEARD)
         after = place if epoch == self._store.epoch and self.stored.get(owner) is not None else 0
         epoch = self._store.epoch
         read = await self._store.read(_key_of(owner), after)

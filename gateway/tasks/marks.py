@@ -145,9 +145,10 @@ class Marking:
         as_of = task.told.as_of if asked is None else max(asked, task.told.as_of)
         self.index.stamp(task, Stamp(as_of, task.told.asked, now.order, is_own=True))
 
-    def end(self, task_id: str, now: Moment) -> None:
+    def end(self, task_id: str, now: Moment, has_failed: bool = False) -> None:
+        """A task has ended. `has_failed`: an error says so, which says nothing of whether the task is there."""
         before = self.index.get(task_id)
-        if before is None or not before.is_terminal:
+        if (before is None and not has_failed) or (before is not None and not before.is_terminal):
             self.mark(task_id, now)
 
     def make(self, task_id: str, method: str | None, now: Moment) -> None:
@@ -158,12 +159,6 @@ class Marking:
         """What passed may say that a task is not there. `is_asking`: an own answer under way may still bring it."""
         if self.index.get(task_id) is not None or (is_asking and len(task_id) <= MARKED_ID_CHARS_MAX):
             self.mark(task_id, now, seen=False)
-
-    def may_end(self, task_id: str, now: Moment) -> None:
-        """What passed is an error, which says nothing of whether a task is there. A live one may have ended with it."""
-        before = self.index.get(task_id)
-        if before is not None and not before.is_terminal:
-            self.mark(task_id, now)
 
     def doubt(self, now: Moment) -> None:
         """Something passed unread. It may have changed anything."""

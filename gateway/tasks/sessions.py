@@ -78,7 +78,7 @@ class Session(Record, Storable[Key]):
         if said.denied is not None:
             self.deny(said.denied, now, bool(self.in_flight))
         if said.failed is not None:
-            self.may_end(said.failed, now)
+            self.end(said.failed, now, has_failed=True)
         if said.doubt:
             self.doubt(now)
         if not said.is_told_to_all and (names := said.shown_ids):

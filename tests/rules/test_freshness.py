@@ -266,7 +266,7 @@ def test_what_is_asked(case: Case) -> None:
 
 
 def test_the_design_names_every_plan() -> None:
-    files = (ROOT / "gateway/refresh" / name for name in ("planning.py", "ensure_fresh.py"))
+    files = (ROOT / "gateway/refresh" / name for name in ("planning.py", "answer.py"))
     calls = (node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
     reasons = [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "Plan"]
     picture = (ROOT / "docs/design.md").read_text().split("\n6.3. ")[1].split("\n6.4. ")[0]

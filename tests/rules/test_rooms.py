@@ -37,7 +37,7 @@ ROOM_FILES_MAX: Final = 12
 
 # What decides: it never awaits, logs or reads a clock.
 DECIDES: Final = {
-    "mcp": ("capabilities", "jsonrpc", "observations", "ambiguous_names", "sse", "task"),
+    "mcp": ("capabilities", "jsonrpc", "observations", "sse", "task"),
     "http": ("addresses", "chunks", "cors", "fields", "head_cache", "request_parser", "response_parser"),
     "query": ("criteria", "cursor"),
     "owners": ("named_tasks", "eviction"),
