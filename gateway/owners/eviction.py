@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from gateway.mcp.task import text_bytes
+
 _K = TypeVar("_K", bound=Hashable)
 
 
@@ -31,9 +33,39 @@ class Storable(Protocol[_K]):
 
     def leave(self) -> None:
         """It is no longer stored."""
+        return
 
 
 _V = TypeVar("_V", bound=Storable)  # type: ignore[type-arg]
+
+
+_T = TypeVar("_T")
+
+
+class CountedIds(dict[str, _T]):
+    """Values by the ids of tasks, the oldest first. `size_bytes` is their memory: of an id its text, and `id_bytes`."""
+
+    size_bytes: int = 0
+
+    def __init__(self, id_bytes: int, ids_max: float = float("inf")) -> None:
+        super().__init__()
+        self.id_bytes, self.ids_max = id_bytes, ids_max
+
+    def put(self, task_id: str, value: _T) -> None:
+        """Set a value, as the newest one. Of too many the oldest goes."""
+        if task_id in self:
+            self.drop(task_id)
+        self[task_id] = value
+        self.size_bytes += self.id_bytes + text_bytes(task_id)
+        if len(self) > self.ids_max:
+            self.drop(self.oldest())
+
+    def oldest(self) -> str:
+        return next(iter(self))
+
+    def drop(self, task_id: str) -> None:
+        if self.pop(task_id, None) is not None:
+            self.size_bytes -= self.id_bytes + text_bytes(task_id)
 
 
 class Stored(Generic[_K, _V]):

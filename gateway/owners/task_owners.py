@@ -19,18 +19,18 @@ NO_OWNER: Final = (
     "itself, identity_headers must name what tells who asks"
 )
 
+_ID_BYTES: Final = 150  # of an id beside its text
+
 _Name: TypeAlias = tuple[str, str]  # of a task: upstream, id; a server may take many targets for one
 
 
 class OwnIds(SeenIds):
     """The ids of the tasks of one owner, in the order in which they were made."""
 
-    id_bytes = 150
-
     def __init__(self, key: OwnerKey, dropped: Callable[[_Name], None]) -> None:
         """`dropped` is told of each task that is no more this owner's."""
         super().__init__(key)
-        self._ids_max = IDS_OF_SESSION
+        self.id_bytes, self.ids_max = _ID_BYTES, IDS_OF_SESSION
         self._dropped = dropped
         self.ended = set[str]()
 
@@ -87,7 +87,7 @@ class OwnTasks(Owners):
         for owner in owners:
             had = self.stored.get(owner)
             his = OwnIds(owner, self._forget) if had is None else had
-            his.note(made.id, now.order)
+            his.put(made.id, now.order)
             his.kept_until = max(his.kept_until, now.at + made.ttl_s)
             self.owners[name] = all_
             self.stored.use(his, now.at)

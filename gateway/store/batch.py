@@ -84,21 +84,19 @@ class PendingEnds:
     """
 
     def __init__(self) -> None:
-        self._names: dict[Ending, None] = {}
-        self._others: dict[Ending, None] = {}
+        self._kept: tuple[dict[Ending, None], ...] = {}, {}  # names that are forgotten; others
 
     def add(self, ends: Iterable[Ending]) -> None:
         for end in ends:
-            kept = self._others if end.new else self._names
+            kept = self._kept[bool(end.new)]
             kept[end] = None
             if len(kept) > _OWED_MAX:
                 del kept[next(iter(kept))]
 
     def take(self) -> list[Ending]:
         """Take them out. What is forgotten comes first: an entry too many costs only requests."""
-        ends = [*self._names, *self._others]
-        self._names.clear()
-        self._others.clear()
+        ends = [end for kept in self._kept for end in kept]
+        self._kept = {}, {}
         return ends
 
 

@@ -47,22 +47,16 @@ _IGNORED_MAX: Final = 10_000  # keys
 _END: Final = object()
 
 
-class StoreConnection:
-    """A connection, by redis-py. It raises what that raises; a command that failed is never repeated."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def exchange(self, commands: list[Command]) -> list[Any]:
-        """The answers to these commands; some may be a ResponseError."""
-        await self._connection.send_packed_command(self._connection.pack_commands(commands))
-        results: list[Any] = []
-        for _ in commands:
-            try:
-                results.append(await self._connection.read_response())
-            except ResponseError as error:
-                results.append(error)
-        return results
+async def exchange(connection: Any, commands: list[Command]) -> list[Any]:
+    """The answers to these commands; some may be a ResponseError. Raises what redis-py raises, and repeats nothing."""
+    await connection.send_packed_command(connection.pack_commands(commands))
+    results: list[Any] = []
+    for _ in commands:
+        try:
+            results.append(await connection.read_response())
+        except ResponseError as error:
+            results.append(error)
+    return results
 
 
 class _Raced:
@@ -83,8 +77,8 @@ class _Raced:
 
 
 @asynccontextmanager
-async def connect(url: str) -> AsyncIterator[StoreConnection]:
-    """A new connection, for as long as the context lasts."""
+async def connect(url: str) -> AsyncIterator[Any]:
+    """A new connection of redis-py's, for as long as the context lasts."""
     pool = ConnectionPool.from_url(url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None)
     if issubclass(pool.connection_class, Connection):  # no Unix socket
         pool.connection_class = type("Raced", (_Raced, pool.connection_class), {})
@@ -92,7 +86,7 @@ async def connect(url: str) -> AsyncIterator[StoreConnection]:
     try:
         async with asyncio.timeout(_DIAL_S):
             await connection.connect()
-        yield StoreConnection(connection)
+        yield connection
     finally:
         with suppress(Exception):
             async with asyncio.timeout(_DIAL_S):
@@ -233,7 +227,7 @@ class Pipeline:
                 self._wake.clear()  # what was set while the store was down would end the pause at once
                 await self._news(_PAUSE_S)
 
-    async def _serve(self, link: StoreConnection) -> None:
+    async def _serve(self, link: Any) -> None:
         """Carry batches until the connection fails, or all is done at the end. Raises."""
         self._late, self._lacks, self.epoch = 0, True, self.epoch + 1
         self._become(StoreState.TELLING)
@@ -274,7 +268,7 @@ class Pipeline:
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
 
-    async def _carry(self, link: StoreConnection) -> list[ResponseError]:
+    async def _carry(self, link: Any) -> list[ResponseError]:
         """Carry what waits to the store, and the answers back. Returns why something was refused. Raises."""
         batch, self.waiting = self.waiting, Batch()
         self._wake.clear()
@@ -289,7 +283,7 @@ class Pipeline:
         self._out_since = self._loop.time()
         try:
             async with asyncio.timeout(_ANSWER_S):
-                results = await link.exchange(commands)
+                results = await exchange(link, commands)
             self._note_pace(self._loop.time() - self._out_since)
             answers = batch.answer(results[marks:], _MARK)
             refused = errors(results[:marks]) + answers.refused

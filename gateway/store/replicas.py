@@ -182,9 +182,9 @@ class SharedCapabilityCache(CapabilityCache):
         self._told.pop(key.of_all, None)
         self._tell(key)
 
-    def get(self, key: Key) -> Server | None:
-        server = super().get(key)
-        if server is not None:
+    def get(self, key: Key, is_use: bool = True) -> Server | None:
+        server = super().get(key, is_use)
+        if server is not None and is_use:
             self._tell(key)
         return server
 

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from gateway.mcp.task import EARLIEST, LATEST, NO_END, TERMINAL, UNKNOWN, Place, Stamp, Task, text_bytes
+from gateway.owners.eviction import CountedIds
 from gateway.query.criteria import OPEN, PLACE, Bounds, OrderBy, Query, within
 from gateway.query.cursor import Position
 
@@ -187,7 +188,7 @@ class Index:
     def __init__(self) -> None:
         self.default_method: str | None = None
         """The method of a task whose request did not pass here (DESIGN 5.3)."""
-        self._noted: dict[str, str] = {}  # methods of tasks that are not here, by id
+        self._noted = CountedIds[str](_NOTED_BYTES)  # methods of tasks that are not here
         self._methods: dict[str, str] = {}  # one string for all tasks
         self._tasks: dict[str, Task] = {}
         self._all = Group()
@@ -197,7 +198,7 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        return self._bytes + self._pages.size_bytes
+        return self._bytes + self._noted.size_bytes + self._pages.size_bytes
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -230,8 +231,7 @@ class Index:
         if before is not None:
             self.put(msgspec.structs.replace(before, method=before.method or shared))
         elif task_id not in self._noted:
-            self._noted[task_id] = shared
-            self._bytes += _noted_bytes(task_id)
+            self._noted.put(task_id, shared)
 
     def method_of(self, task_id: str) -> str | None:
         before = self._tasks.get(task_id)
@@ -246,9 +246,8 @@ class Index:
         return self._methods.get(method)
 
     def _with_method(self, task: Task) -> Task:
-        noted = self._noted.pop(task.id, None)
-        if noted is not None:
-            self._bytes -= _noted_bytes(task.id)
+        noted = self._noted.get(task.id)
+        self._noted.drop(task.id)
         method = self._shared(task.method) or noted
         return task if method is task.method else msgspec.structs.replace(task, method=method)
 
@@ -283,16 +282,11 @@ class Index:
         self._bytes += _STAMP_BYTES * (told.is_own - task.told.is_own)
         task.told = told
 
-    def remove(self, task_id: str) -> bool:
-        """Remove a task. False if it is not here."""
-        if self._noted.pop(task_id, None) is not None:
-            self._bytes -= _noted_bytes(task_id)
-        task = self._tasks.pop(task_id, None)
-        if task is None:
-            return False
-        self._take_out(task)
-        self._bytes -= size_of(task)
-        return True
+    def remove(self, task_id: str) -> None:
+        self._noted.drop(task_id)
+        if (task := self._tasks.pop(task_id, None)) is not None:
+            self._take_out(task)
+            self._bytes -= size_of(task)
 
     def _take_out(self, task: Task) -> None:
         self._pages.clear()
@@ -367,10 +361,6 @@ def _latest(before: Task, newer: Task) -> Task:
     if newer.raw == before.raw and method == before.method:
         return before
     return msgspec.structs.replace(newer, id=before.id, method=method, crawl=before.crawl, told=before.told)
-
-
-def _noted_bytes(task_id: str) -> int:
-    return text_bytes(task_id) + _NOTED_BYTES
 
 
 def size_of(task: Task) -> int:

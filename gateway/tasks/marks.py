@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from gateway.mcp.task import NEVER, UNKNOWN, Instant, Moment, Stamp, Task, text_bytes
+from gateway.owners.eviction import CountedIds
 from gateway.tasks.index import Index
 
 MARKS_MAX: Final = 10_000  # of a session; beyond them everything is in doubt
@@ -84,12 +85,8 @@ class Known(msgspec.Struct):
         self.new_as_of, self.cursors = began, cursors
 
 
-class Marks(dict[str, Mark]):
-    """The marks of a session, by the ids of their tasks. `size_bytes` is their memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size_bytes = 0
+class Marks(CountedIds[Mark]):
+    """The marks of a session."""
 
     def add(self, task_id: str, at: int, seen: bool, first: int | None, method: str | None) -> Mark | None:
         """Mark a task, or mark it again. None if there are too many marks."""
@@ -99,8 +96,8 @@ class Marks(dict[str, Mark]):
             mark.first, mark.last = min(mark.first, first), max(mark.last, at)
             mark.seen, mark.method = mark.seen or seen, method or mark.method
         elif len(self) < MARKS_MAX:
-            mark = self[task_id] = Mark(first, at, seen, method=method)
-            self.size_bytes += _MARK_BYTES + text_bytes(task_id)
+            mark = Mark(first, at, seen, method=method)
+            self.put(task_id, mark)
         return mark
 
     def made(self, task_id: str, asked: int) -> Mark | None:
@@ -119,10 +116,6 @@ class Marks(dict[str, Mark]):
         mark.first = max(mark.first, asked)
         if asked > mark.made:
             mark.made, mark.method = 0, None
-
-    def drop(self, task_id: str) -> None:
-        self.size_bytes -= _MARK_BYTES + text_bytes(task_id)
-        del self[task_id]
 
 
 class Marking:
@@ -198,15 +191,15 @@ class Record(Marking):
         self.index = Index()
         self.known = Known()
         self.crawl = 1  # the number of the last crawl; a task that no page has shown has 0
-        self.marks = Marks()
-        self.gone: dict[str, Stamp] = {}  # not in the index: an answer said that they are not there
+        self.marks = Marks(_MARK_BYTES)
+        # Not in the index: an answer said that they are not there. Who asks for single tasks alone never crawls.
+        self.gone = CountedIds[Stamp](_MARK_BYTES, GONE_MAX)
         self.unlisted: dict[str, None] = {}  # in the index: no page has shown them since the last crawl began
-        self._gone_bytes = 0
 
     @property
     def size_bytes(self) -> int:
         cursors_bytes = sum(text_bytes(cursor) for cursor in self.known.cursors if cursor is not None)
-        ids_bytes = self.marks.size_bytes + self._gone_bytes + _UNLISTED_BYTES * len(self.unlisted)
+        ids_bytes = self.marks.size_bytes + self.gone.size_bytes + _UNLISTED_BYTES * len(self.unlisted)
         return self.index.size_bytes + ids_bytes + cursors_bytes
 
     @property
@@ -252,7 +245,7 @@ class Record(Marking):
             absent = max(self.gone.get(task.id, self.known.crawled), self.known.crawled, key=lambda one: one.came)
             if told.came < absent.asked:
                 return True
-            self._ungone(task.id)
+            self.gone.drop(task.id)
             made = self.marks.made(task.id, told.asked)
             self._put(task, told, None if made is None else made.method)
             if told.asked <= absent.came:
@@ -305,11 +298,7 @@ class Record(Marking):
             return
         self.marks.settle(task_id, told.asked)
         self.forget(task_id)
-        self._ungone(task_id)
-        self.gone[task_id] = told
-        self._gone_bytes += _MARK_BYTES + text_bytes(task_id)
-        if len(self.gone) > GONE_MAX:
-            self._ungone(next(iter(self.gone)))  # who asks for single tasks alone never crawls
+        self.gone.put(task_id, told)
 
     def fail(self, task_id: str, asked: int) -> None:
         """The gateway's own `tasks/get` got no answer. In the end the mark goes: some tasks only clients ask for."""
@@ -327,10 +316,6 @@ class Record(Marking):
     def forget(self, task_id: str) -> None:
         self.index.remove(task_id)
         self.unlisted.pop(task_id, None)
-
-    def _ungone(self, task_id: str) -> None:
-        if self.gone.pop(task_id, None) is not None:
-            self._gone_bytes -= _MARK_BYTES + text_bytes(task_id)
 
     def stop_asking_by_id(self, now: Moment) -> None:
         """The upstream does not know `tasks/get`: only pages tell of tasks."""
@@ -373,7 +358,7 @@ class Record(Marking):
                 self.marks.drop(task_id)
         for task_id, gone in list(self.gone.items()):
             if gone.asked < told.asked:
-                self._ungone(task_id)
+                self.gone.drop(task_id)
 
     def end_live(self, task_ids: Iterable[str], began: Moment) -> None:
         """These are all live tasks. Those that were due have been asked for since `began`."""
