@@ -298,8 +298,8 @@ class Index:
             del self._groups[key]
             self._bytes -= GROUP_BYTES
 
-    def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[str]:
-        """The ids of the live tasks that match `query`, or may after a change. With `among`, only those.
+    def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[Task]:
+        """The live tasks that match `query`, or may after a change. With `among`, only those.
 
         While a task is live, its id, method and creation stay. All else may change, its last update back as a clock.
         """
@@ -316,7 +316,7 @@ class Index:
             parts: Iterable[list[Task]] = ([task] for task in live if within(query.created, task.created))
         else:
             parts = (some for group in groups.values() for some in group.created_in(query.created))
-        return (task.id for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
+        return (task for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
 
     def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
         """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one if there is any."""

@@ -80,10 +80,6 @@ class Known(msgspec.Struct):
         """The page where new tasks appear cannot be found: only a crawl helps."""
         self.crawled = Stamp(NEVER, self.crawled.asked, self.crawled.came)
 
-    def end_tail(self, began: Moment, cursors: list[str | None]) -> None:
-        """The page where new tasks appear was read, from `began` on."""
-        self.new_as_of, self.cursors = began, cursors
-
 
 class Marks(CountedIds[Mark]):
     """The marks of a session."""
@@ -360,16 +356,10 @@ class Record(Marking):
             if gone.asked < told.asked:
                 self.gone.drop(task_id)
 
-    def end_live(self, task_ids: Iterable[str], began: Moment) -> None:
-        """These are all live tasks. Those that were due have been asked for since `began`."""
-        self.known.live_as_of = min((t.told.as_of for t in self._all_of(task_ids)), default=began)
 
-    def end_unlisted(self, began: Moment) -> None:
-        """The unlisted tasks that were due have been asked for since `began`."""
-        self.known.unlisted_as_of = min((t.told.as_of for t in self._all_of(self.unlisted)), default=began)
-
-    def _all_of(self, task_ids: Iterable[str]) -> Iterator[Task]:
-        return (task for i in task_ids if (task := self.index.get(i)) is not None)
+def oldest(tasks: Iterable[Task | None], began: Moment) -> Moment:
+    """As of when tasks are known, of which those that were due have been asked for since `began`."""
+    return min((task.told.as_of for task in tasks if task is not None), default=began)
 
 
 def _both(before: Stamp, told: Stamp) -> Stamp:

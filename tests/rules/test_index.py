@@ -342,9 +342,9 @@ def test_the_live_tasks_of_a_query_are_those_that_may_come_to_match(
     """None may be missing that is not terminal and that some later report would put into the list."""
     index, model = filled(drawn)
     index.default_method = default_method
-    found = list(index.live(query))
+    found = [task.id for task in index.live(query)]
     assert len(found) == len(set(found))
-    assert sorted(index.live(query, among)) == sorted(among.intersection(found))
+    assert sorted(task.id for task in index.live(query, among)) == sorted(among.intersection(found))
     assert all(model[i].status not in TERMINAL for i in found)
     for known in model.values():
         if known.status in TERMINAL:
