@@ -6,7 +6,7 @@ every answer to `tasks/get`, and costs the same however many there are.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from gateway.mcp.task import text_bytes
@@ -73,6 +73,8 @@ class Stored(Generic[_K, _V]):
         self.size_bytes = 0
         self.space = space
         self._beside = beside  # what is stored there takes of the same space
+        self.on_use: Callable[[_V, float], None] | None = None
+        """Is told of each use of what is stored: when."""
         self._by_key: OrderedDict[_K, _V] = OrderedDict()
 
     def get(self, key: _K) -> _V | None:
@@ -93,12 +95,16 @@ class Stored(Generic[_K, _V]):
             self.take_out(one.key)
         while self._is_full and (oldest := next((o for o in self._by_key.values() if not o.queries), None)) is not None:
             self.take_out(oldest.key)
+        if self.on_use is not None and one.key in self._by_key:
+            self.on_use(one, now)
 
     def touch(self, one: _V, now: float) -> None:
         """It is used now, and as large as before."""
         if one.key in self._by_key:
             self._by_key.move_to_end(one.key)
             one.used_at = now
+            if self.on_use is not None:
+                self.on_use(one, now)
 
     @property
     def _is_full(self) -> bool:

@@ -184,10 +184,6 @@ class Pipeline:
         """What waits goes out as soon as the batch under way is back."""
         self._wake.set()
 
-    def tell_again(self) -> None:
-        self._lacks = True
-        self._wake.set()
-
     def _owe(self, ends: Iterable[Ending]) -> None:
         """What was to be written is lost. Everything is told again, and these ends before it."""
         self._lacks = True

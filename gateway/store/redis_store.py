@@ -82,7 +82,8 @@ class RedisStore(Pipeline):
         self._servers = {u.name: f"{u.name} {u.url} {u.socket}".encode() for u in upstreams}
         self.value_ms, self.entries_ms = int(server_s * 1000), int(entries_s * 1000)
         if before != (self._servers, self.value_ms, self.entries_ms):
-            self.tell_again()
+            self._lacks = True
+            self.now()
 
     def name_of_value(self, key: Key) -> str | None:
         """The name of the value of a session; None if there is no such upstream, or no longer."""

@@ -221,6 +221,7 @@ class SharedSessions(Sessions):
     ) -> None:
         self._shared = store
         super().__init__(limits, SharedCapabilityCache(clock, store), clock, apart)
+        self._stored.on_use = self._tell_use
 
     def _new_own(self, limits: config.IndexLimits) -> SharedOwn:
         return SharedOwn(limits, self.now, self._lose, self._shared)
@@ -228,18 +229,9 @@ class SharedSessions(Sessions):
     def _new(self, key: Key) -> Session:
         return SharedSession(key, self._seen, self._shared)
 
-    def _store(self, session: Session) -> None:
-        super()._store(session)
-        if self._stored.get(session.key) is session:
-            self._tell_use(_shared(session))
-
-    def _touch(self, session: Session, now: float) -> None:
-        super()._touch(session, now)
-        self._tell_use(_shared(session))
-
-    def _tell_use(self, session: SharedSession) -> None:
+    def _tell_use(self, used: Session, now: float) -> None:
         """Tell the store that a session is in use, so that it keeps what it has of it."""
-        now = self._clock()
+        session = _shared(used)
         if now - session.told_at > self._limits.idle_timeout / _TOLD_AGAIN:
             session.told_at = now
             self._shared.add(session.key, ())

@@ -11,15 +11,13 @@ unread (a batch, a large or encoded one) is not looked at.
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from gateway.config import GuardLimits
 from gateway.errors import RateLimited, Unclear
-from gateway.mcp import jsonrpc
+from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
 from gateway.owners.named_tasks import doubtful
-
-_OPERATIONS: Final = ("tasks/list", "tasks/get", "tasks/cancel", "tasks/result")
 
 
 class GuardedCaller(Protocol):
@@ -61,7 +59,7 @@ class Guards:
                 cost.owe(max(1, jsonrpc.batch_size(body)))
             return None
         doubts = doubtful(message, body)
-        if not doubts and not (message.is_request and (bytes(message.task) or message.method in _OPERATIONS)):
+        if not doubts and not observations.is_observed(message):
             return None
         cost, ttl_max = self._cost(caller), self._limits.task_ttl_max
         if ttl_max is None:

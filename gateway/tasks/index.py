@@ -151,9 +151,6 @@ class Group:
                 del tasks[-AT_ONCE:]
                 yield
 
-    def created_in(self, bounds: Bounds) -> Iterator[list[Task]]:
-        return self.created.walk(self.created.slices(bounds))
-
     def select(self, position: Position, count: int) -> tuple[int, list[Task]]:
         """How many tasks lie in both ranges of a query, and the first `count` of them behind the position."""
         query, here, there = position.query, self.created, self.updated
@@ -315,7 +312,8 @@ class Index:
             live = (task for task in there if (task.status, task.method) in groups)
             parts: Iterable[list[Task]] = ([task] for task in live if within(query.created, task.created))
         else:
-            parts = (some for group in groups.values() for some in group.created_in(query.created))
+            by_creation = (group.created for group in groups.values())
+            parts = (some for each in by_creation for some in each.walk(each.slices(query.created)))
         return (task for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
 
     def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:

@@ -267,20 +267,12 @@ class Sessions:
         """The upstream has answered the caller of a session: it is stored from now on, unless there is another."""
         if self.find(session.key) is session:
             self._unaccepted.pop(session.key, None)
-            self._store(session)
-
-    def _store(self, session: Session) -> None:
-        """Store a session, as used now. Others may be evicted for it."""
-        self._stored.use(session, self._clock())
-
-    def _touch(self, session: Session, now: float) -> None:
-        """A session is used now, and nothing in it has become larger."""
-        self._stored.touch(session, now)
+            self._stored.use(session, self._clock())
 
     def keep(self, session: Session) -> None:
         """Count the size of a stored session anew, as used now. Others may be evicted for it."""
         if self._stored.get(session.key) is session:
-            self._store(session)
+            self._stored.use(session, self._clock())
 
     def check(self, session: Session, from_nothing: bool = False) -> None:
         """Raises TooLarge for an index that is too large, and empties it; one read `from_nothing` remembers that."""
@@ -320,7 +312,7 @@ class Sessions:
             now = self.now()
             session.renew(task, pending.asked, now)
             self._seen.note(session.owners, (task.id,), now)
-            self._touch(session, now.at)
+            self._stored.touch(session, now.at)
         elif task_id is not None:
             self.observe(key, observations.of_success(pending.request, task_id), pending.asked)
 
