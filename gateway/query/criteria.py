@@ -361,7 +361,10 @@ class _Value(msgspec.Struct):
 
 def query_of(given: list[Given], faults: list[Fault]) -> Query | None:
     """The query of some criteria; None if there are none. Raises BadQuery for their faults and those in `faults`."""
-    _check_size(given)
+    if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
+        largest, _, _ = max(given, key=lambda one: len(one[2]))
+        allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
+        raise BadQuery([Fault(largest, f"{total} bytes of criteria", allowed)])
     values: dict[str, _Value] = {}
     for parameter, criterion, raw in given:
         try:
@@ -388,10 +391,3 @@ def _reversed_ranges(values: dict[str, _Value]) -> Iterator[Fault]:
             (_, first), (name, last) = parts[low], parts[high]
             if first.value > last.value:
                 yield fault(first.parameter, first.raw, f"an instant not later than `{name}`")
-
-
-def _check_size(given: list[Given]) -> None:
-    if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
-        largest, _, _ = max(given, key=lambda one: len(one[2]))
-        allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
-        raise BadQuery([Fault(largest, f"{total} bytes of criteria", allowed)])

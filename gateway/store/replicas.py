@@ -54,7 +54,7 @@ class SharedSession(Session):
     def __init__(self, key: Key, seen: Owners, store: RedisStore) -> None:
         super().__init__(key, seen)
         self._store = store
-        self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_era`
+        self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_epoch`
         self.heard_epoch = 0
         self.heard_at = NEVER  # when the store was last asked
         self._hears_all = False
