@@ -22,8 +22,7 @@ from gateway.cli.stdio_bridge import started
 from gateway.cli.table import columns_of, fitted, shown, table
 from gateway.cli.try_command import Probe
 from gateway.errors import printable
-from gateway.query.criteria import CRITERIA, Criterion
-from gateway.query.values import INSTANT, NotAllowed
+from gateway.query.criteria import CRITERIA, INSTANT, Criterion, NotAllowed
 from gateway.refresh.answer import FILTER
 
 SHOWN_MAX: Final = 10  # tasks that `try --create` shows

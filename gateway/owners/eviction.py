@@ -6,8 +6,10 @@ every answer to `tasks/get`, and costs the same however many there are.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from gateway.mcp.task import text_bytes
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -29,8 +31,41 @@ class Storable(Protocol[_K]):
     def size_bytes(self) -> int:
         """The memory that it takes."""
 
+    def leave(self) -> None:
+        """It is no longer stored."""
+        return
+
 
 _V = TypeVar("_V", bound=Storable)  # type: ignore[type-arg]
+
+
+_T = TypeVar("_T")
+
+
+class CountedIds(dict[str, _T]):
+    """Values by the ids of tasks, the oldest first. `size_bytes` is their memory: of an id its text, and `id_bytes`."""
+
+    size_bytes: int = 0
+
+    def __init__(self, id_bytes: int, ids_max: float = float("inf")) -> None:
+        super().__init__()
+        self.id_bytes, self.ids_max = id_bytes, ids_max
+
+    def put(self, task_id: str, value: _T) -> None:
+        """Set a value, as the newest one. Of too many the oldest goes."""
+        if task_id in self:
+            self.drop(task_id)
+        self[task_id] = value
+        self.size_bytes += self.id_bytes + text_bytes(task_id)
+        if len(self) > self.ids_max:
+            self.drop(self.oldest())
+
+    def oldest(self) -> str:
+        return next(iter(self))
+
+    def drop(self, task_id: str) -> None:
+        if self.pop(task_id, None) is not None:
+            self.size_bytes -= self.id_bytes + text_bytes(task_id)
 
 
 class Stored(Generic[_K, _V]):
@@ -38,6 +73,8 @@ class Stored(Generic[_K, _V]):
         self.size_bytes = 0
         self.space = space
         self._beside = beside  # what is stored there takes of the same space
+        self.on_use: Callable[[_V, float], None] | None = None
+        """Is told of each use of what is stored: when."""
         self._by_key: OrderedDict[_K, _V] = OrderedDict()
 
     def get(self, key: _K) -> _V | None:
@@ -58,12 +95,16 @@ class Stored(Generic[_K, _V]):
             self.take_out(one.key)
         while self._is_full and (oldest := next((o for o in self._by_key.values() if not o.queries), None)) is not None:
             self.take_out(oldest.key)
+        if self.on_use is not None and one.key in self._by_key:
+            self.on_use(one, now)
 
     def touch(self, one: _V, now: float) -> None:
         """It is used now, and as large as before."""
         if one.key in self._by_key:
             self._by_key.move_to_end(one.key)
             one.used_at = now
+            if self.on_use is not None:
+                self.on_use(one, now)
 
     @property
     def _is_full(self) -> bool:
@@ -84,3 +125,4 @@ class Stored(Generic[_K, _V]):
         if one is not None:
             self.size_bytes -= one.stored_bytes
             one.stored_bytes = 0
+            one.leave()

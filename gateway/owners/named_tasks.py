@@ -1,6 +1,8 @@
 """The tasks that a message names, or makes, where a guard keeps the tasks of callers apart (DESIGN 8.16).
 
-What cannot be read names None, which is nobody's.
+What cannot be read names None, which is nobody's. Readers of JSON take some member names for one another: Go and C#
+ignore case, and of two of a name one counts. Only the members of the message, of `params` and of `params.task` count: a
+tool's arguments are free.
 """
 
 import json
@@ -10,7 +12,6 @@ import msgspec
 
 from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
-from gateway.mcp.ambiguous_names import doubtful
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observations import named
 
@@ -20,6 +21,12 @@ _RELATED: Final = "io.modelcontextprotocol/related-task"
 _TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
 _OBJECTS_MAX: Final = 100_000  # and arrays, of a message whose every name is read: each takes time
 _ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')
+_LEVELS: Final = ("id", "method", "params"), ("_meta", "taskId", "task"), ("ttl",)  # of message, `params`, `task`
+_ALL: Final = frozenset(name for names in _LEVELS for name in names)
+_QUOTED: Final = tuple(b'"%b"' % name.encode() for name in sorted(_ALL))
+_FOLDED: Final = tuple((quoted, quoted.lower()) for quoted in _QUOTED)
+_FOLDING: Final = tuple(letter.encode() for letter in "\u017f\u212a\u0131")  # long s, Kelvin, dotless i: to s, k, i
+_READ_BYTES_MAX: Final = 64 * 1024  # beside arguments and results
 
 
 def asked_for(message: Message | None, body: bytes) -> list[object]:
@@ -109,6 +116,46 @@ def _is_other_json(body: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(pairs, tuple) and all(name.casefold() != "method" for name, _ in pairs)
+
+
+def doubtful(message: Message, body: bytes) -> frozenset[str]:
+    """Those of `id`, `method`, `params`, `_meta`, `taskId`, `task`, `ttl` that another reader may find elsewhere."""
+    if message.is_strict and _is_plain(body):
+        return frozenset()
+    path = ("result",) if message.method is None else ("params", "arguments")
+    if span := jsonrpc.find(body, *path):
+        body = body[: span[0]] + b"null" + body[span[1] :]
+        if _is_plain(body):
+            return frozenset()
+    found = _doubts(body)
+    may_have_ttl = found & {"params", "task", "ttl"} and (b"ttl" in body.lower() or b"\\u" in body)
+    return found | {"ttl"} if may_have_ttl else found - {"ttl"}
+
+
+def _is_plain(body: bytes) -> bool:
+    """Whether each of the names stands once at most, wherever, and no other spelling of it does."""
+    lower = body.lower()
+    if b"\\u" in lower or (not body.isascii() and any(letter in body for letter in _FOLDING)):
+        return False
+    return all(lower.count(folded) <= (quoted in body) for quoted, folded in _FOLDED)
+
+
+def _doubts(body: bytes) -> frozenset[str]:
+    """The names that stand twice, or are spelled otherwise, where they count. All of them, if that takes long."""
+    if len(body) > _READ_BYTES_MAX:
+        return _ALL
+    try:
+        level = json.loads(body, object_pairs_hook=tuple, parse_int=float)
+    except (ValueError, RecursionError):
+        return _ALL
+    doubts = set[str]()
+    for names in _LEVELS:
+        spelled = [name for name, _ in level]
+        for name in names:
+            if [s for s in spelled if s.upper().casefold() == name.casefold()] not in ([], [name]):
+                doubts.add(name)
+        level = next((value for name, value in level[::-1] if name == names[-1] and isinstance(value, tuple)), ())
+    return frozenset(doubts)
 
 
 _number: Final = msgspec.json.Decoder(float)

@@ -19,8 +19,8 @@ from typing import Final, TypeAlias
 
 from gateway.caller_identity import Key
 from gateway.config import IndexLimits
-from gateway.mcp.task import Moment, text_bytes
-from gateway.owners.eviction import Space, Storable, Stored
+from gateway.mcp.task import Moment
+from gateway.owners.eviction import CountedIds, Space, Storable, Stored
 
 IDS_OF_SESSION: Final = 10_000
 IDS_OF_CREDENTIALS: Final = 1000
@@ -28,6 +28,7 @@ ID_CHARS_MAX: Final = 256  # of an id that is kept
 IDLE_S: Final = 24 * 3600.0  # nobody can be asked for these ids
 _SHARE: Final = 4  # of `memory_bytes_max`, at most one part of so many
 _OVERHEAD_BYTES: Final = 600  # of an owner beside its ids
+_ID_BYTES: Final = 80  # of an id beside its text
 _OF_A_SESSION: Final = 2  # owners
 DENIED: Final = 0
 _DENIALS_MAX: Final = 3
@@ -35,37 +36,23 @@ _DENIALS_MAX: Final = 3
 OwnerKey: TypeAlias = tuple[str, bytes, bytes, bytes, bool]
 
 
-class SeenIds(dict[str, int], Storable[OwnerKey]):
+class SeenIds(CountedIds[int], Storable[OwnerKey]):
     """The ids of one owner, oldest first, and in which order each was first seen."""
 
-    id_bytes = 80  # of an id beside its text
     size_bytes = _OVERHEAD_BYTES
 
     def __init__(self, key: OwnerKey) -> None:
-        super().__init__()
+        super().__init__(_ID_BYTES, IDS_OF_SESSION if key[-1] else IDS_OF_CREDENTIALS)
         self.key = key
-        self._ids_max = IDS_OF_SESSION if key[-1] else IDS_OF_CREDENTIALS
         self._denials: Counter[str] = Counter()
 
     def lacks(self, task_id: str) -> bool:
         """Whether an answer that shows a task says something new that is kept."""
-        return len(task_id) <= ID_CHARS_MAX and task_id not in self and len(self) < self._ids_max
-
-    def note(self, task_id: str, at: int) -> None:
-        """An id is seen for the first time, or is that of a new task."""
-        self.drop(task_id)
-        self[task_id] = at
-        self.size_bytes += self.id_bytes + text_bytes(task_id)
-        if len(self) > self._ids_max:
-            self.drop(self.oldest())
-
-    def oldest(self) -> str:
-        return next(iter(self))
+        return len(task_id) <= ID_CHARS_MAX and task_id not in self and len(self) < self.ids_max
 
     def drop(self, task_id: str) -> None:
-        if self.pop(task_id, None) is not None:
-            self.size_bytes -= self.id_bytes + text_bytes(task_id)
-            self._denials.pop(task_id, None)
+        super().drop(task_id)
+        self._denials.pop(task_id, None)
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """The server has denied a task to a request of then, in the name of a caller who `had_it` or not."""
@@ -122,7 +109,7 @@ class Owners:
                 seen = SeenIds(owner) if seen is None else seen
                 for task_id in new:
                     if len(task_id) <= ID_CHARS_MAX:
-                        seen.note(task_id, now.order)
+                        seen.put(task_id, now.order)
                 self.stored.use(seen, now.at)
             elif seen is not None:
                 self.stored.touch(seen, now.at)

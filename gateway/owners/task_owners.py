@@ -11,7 +11,6 @@ from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
-from gateway.owners.eviction import Stored
 from gateway.owners.named_tasks import OF_TASKS, Made, ends, made_by, told_of
 from gateway.owners.seen_ids import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 
@@ -20,18 +19,18 @@ NO_OWNER: Final = (
     "itself, identity_headers must name what tells who asks"
 )
 
+_ID_BYTES: Final = 150  # of an id beside its text
+
 _Name: TypeAlias = tuple[str, str]  # of a task: upstream, id; a server may take many targets for one
 
 
 class OwnIds(SeenIds):
     """The ids of the tasks of one owner, in the order in which they were made."""
 
-    id_bytes = 150
-
     def __init__(self, key: OwnerKey, dropped: Callable[[_Name], None]) -> None:
         """`dropped` is told of each task that is no more this owner's."""
         super().__init__(key)
-        self._ids_max = IDS_OF_SESSION
+        self.id_bytes, self.ids_max = _ID_BYTES, IDS_OF_SESSION
         self._dropped = dropped
         self.ended = set[str]()
 
@@ -43,6 +42,10 @@ class OwnIds(SeenIds):
         self.ended.discard(task_id)
         self._dropped((self.key[0], task_id))
 
+    def leave(self) -> None:
+        for task_id in list(self):  # each is nobody's any more
+            self.drop(task_id)
+
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """Of what is denied no list asks again, until the server gives it. It stays its owner's: it may be another's
         who has the session, or of one session alone.
@@ -50,16 +53,6 @@ class OwnIds(SeenIds):
         if 0 < self.get(task_id, 0) < asked and (had_it or not self.key[-1]):
             self[task_id] = DENIED
             self.ended.add(task_id)
-
-
-class _Kept(Stored[OwnerKey, SeenIds]):
-    """What goes here is nobody's any more."""
-
-    def take_out(self, key: OwnerKey) -> None:
-        if (ids := self.get(key)) is not None:
-            for task_id in list(ids):
-                ids.drop(task_id)
-        super().take_out(key)
 
 
 class OwnTasks(Owners):
@@ -72,7 +65,6 @@ class OwnTasks(Owners):
         super().__init__(limits)
         self._now = now
         self._lost = lost
-        self.stored = _Kept(self.stored.space)
         self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
 
     def make(self, owners: Sequence[OwnerKey], made: Made) -> None:
@@ -95,7 +87,7 @@ class OwnTasks(Owners):
         for owner in owners:
             had = self.stored.get(owner)
             his = OwnIds(owner, self._forget) if had is None else had
-            his.note(made.id, now.order)
+            his.put(made.id, now.order)
             his.kept_until = max(his.kept_until, now.at + made.ttl_s)
             self.owners[name] = all_
             self.stored.use(his, now.at)

@@ -1,6 +1,5 @@
 """What a filtered `tasks/list` asks for. It knows nothing of how tasks are kept.
 
-criteria       the filter and the order
-values         the kinds of values that criteria have
+criteria       the filter and the order, and the kinds of values that criteria have
 cursor         the cursors of the gateway, and the query strings that spell criteria
 """

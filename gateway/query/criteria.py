@@ -6,26 +6,103 @@ Source: SEP-1904, Filter Parameters and Server capabilities; DESIGN 4.2, 5.1 to 
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 import orjson
 
 from gateway.errors import shown
 from gateway.mcp import jsonrpc, task
+from gateway.mcp.jsonrpc import decoded, text
 from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant, Place, Task
-from gateway.query.values import FAULTS_MAX, INSTANT, Kind, NotAllowed, choice, strings
 
 CRITERIA_BYTES_MAX: Final = 128 * 1024  # of JSON, together: a cursor repeats them, and has a limit of its own
+LIST_ITEMS_MAX: Final = 2_000  # of one criterion
+FAULTS_MAX: Final = 10  # reported of one list, or of one cursor
+
 _METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
 _GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
 _NAME_SHOWN_MAX: Final = 64  # characters of an unknown name
 _NEAR: Final = 0.75  # as difflib counts: an extension's `limit`, `type` or `state` is no criterion
 _UNKNOWN_READ_MAX: Final = 1_000  # colons in unknown members: each member has at least one
+
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class NotAllowed(Exception):
+    """A value is not allowed. `given` are its wrong parts; if empty, the whole value is wrong."""
+
+    def __init__(self, allowed: str, given: Sequence[bytes] = ()) -> None:
+        self.allowed, self.given = allowed, given
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of value.
+
+    `read` makes the value from raw JSON. It raises NotAllowed, and returns None for what is as good as absent.
+    `packed` is the type of the value's JSON in a cursor. If that JSON is not the value itself, `pack` makes it from the
+    value, and `unpack` makes the value from it or raises NotAllowed. `choices` are all values, if there are few.
+    The raw JSON is an array of strings if `is_list`. Else it is a string, or what else `read` takes: cursors that spell
+    criteria, and flags, have strings alone.
+    """
+
+    read: Callable[[bytes], Any]
+    packed: Any
+    pack: Callable[[Any], Any] | None = None
+    unpack: Callable[[Any], Any] | None = None
+    choices: tuple[str, ...] = ()
+    is_list: bool = False
+
+
+def strings(what: str, accept: Callable[[str], object]) -> Kind:
+    """A list of strings, as a frozenset; one alone is a list of one (DESIGN 5.2). `what` describes `accept`."""
+
+    def read(raw: bytes) -> frozenset[str] | None:
+        items = [msgspec.Raw(raw)] if raw[:1] == b'"' else decoded(_items, raw)
+        if items is None:
+            raise NotAllowed(f"an array of {what}")
+        if len(items) > LIST_ITEMS_MAX:
+            raise NotAllowed(f"an array of no more than {LIST_ITEMS_MAX} {what}", [b"%d of them" % len(items)])
+        texts = [text(item) for item in items]
+        wrong = [bytes(item) for item, one in zip(items, texts, strict=True) if one is None or not accept(one)]
+        if wrong:
+            raise NotAllowed(f"an array of {what}", wrong[:FAULTS_MAX])
+        return frozenset(one for one in texts if one is not None) or None
+
+    packed = Annotated[tuple[str, ...], msgspec.Meta(max_length=LIST_ITEMS_MAX)]  # of a set one item would count once
+    return Kind(read, packed, unpack=frozenset, is_list=True)
+
+
+def choice(*choices: str) -> Kind:
+    def read(raw: bytes) -> str:
+        value = text(raw)
+        if value not in choices:
+            raise NotAllowed(" or ".join(f'"{one}"' for one in choices))
+        return value
+
+    return Kind(read, Literal[choices], choices=choices)
+
+
+def _read_instant(raw: bytes) -> Instant:
+    given = text(raw)
+    instant = None if given is None else task.parse_instant(given)
+    if instant is None:
+        raise NotAllowed('an RFC 3339 timestamp with its offset, such as "2025-11-25T10:30:00Z"')
+    return instant
+
+
+PackedInstant: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9a-f]{1,21}\Z")]
+"""An instant in hexadecimal: that of the year 9999 has 17 digits, UNKNOWN has 21."""
+
+
+pack_instant: Final[Callable[[Instant], str]] = "{:x}".format
+unpack_instant: Final[Callable[[str], Instant]] = partial(int, base=16)
+INSTANT: Final = Kind(_read_instant, PackedInstant, pack_instant, unpack_instant)
+
 
 OrderBy: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
 PLACE: Final[dict[OrderBy, Callable[[Task], Place]]] = {
@@ -204,13 +281,13 @@ def _decoder(base: type[msgspec.Struct], only: bool = False) -> msgspec.json.Dec
 
 def params(raw: msgspec.Raw | bytes) -> Params:
     """The params of a `tasks/list` as far as they are read; empty if they are no object."""
-    found: Params | None = jsonrpc.decoded(_decoder(Params), raw)
+    found: Params | None = decoded(_decoder(Params), raw)
     return params(b"{}") if found is None else found
 
 
 def ignored(raw: msgspec.Raw | bytes) -> list[str]:
     """The names of unread members in the params of a `tasks/list`: some of them, then "..." if there are more."""
-    if jsonrpc.decoded(_decoder(Params, only=True), raw) is not None:
+    if decoded(_decoder(Params, only=True), raw) is not None:
         return []
     some, more = _unknown(bytes(raw), params(raw))
     return [*some, "..."] if more else list(some)
@@ -256,9 +333,9 @@ def _present(prefix: str, members: msgspec.Struct) -> list[Given]:
 def _in_filter(raw: bytes, faults: list[Fault]) -> list[Given]:
     if raw in (b"", b"null"):
         return []
-    if (members := jsonrpc.decoded(_decoder(msgspec.Struct, only=True), raw)) is not None:
+    if (members := decoded(_decoder(msgspec.Struct, only=True), raw)) is not None:
         return _present("filter.", members)
-    if (members := jsonrpc.decoded(_decoder(msgspec.Struct), raw)) is None:
+    if (members := decoded(_decoder(msgspec.Struct), raw)) is None:
         faults.append(fault("filter", raw, "an object that holds criteria"))
         return []
     some, more = _unknown(raw, members)
@@ -284,7 +361,10 @@ class _Value(msgspec.Struct):
 
 def query_of(given: list[Given], faults: list[Fault]) -> Query | None:
     """The query of some criteria; None if there are none. Raises BadQuery for their faults and those in `faults`."""
-    _check_size(given)
+    if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
+        largest, _, _ = max(given, key=lambda one: len(one[2]))
+        allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
+        raise BadQuery([Fault(largest, f"{total} bytes of criteria", allowed)])
     values: dict[str, _Value] = {}
     for parameter, criterion, raw in given:
         try:
@@ -311,10 +391,3 @@ def _reversed_ranges(values: dict[str, _Value]) -> Iterator[Fault]:
             (_, first), (name, last) = parts[low], parts[high]
             if first.value > last.value:
                 yield fault(first.parameter, first.raw, f"an instant not later than `{name}`")
-
-
-def _check_size(given: list[Given]) -> None:
-    if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
-        largest, _, _ = max(given, key=lambda one: len(one[2]))
-        allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
-        raise BadQuery([Fault(largest, f"{total} bytes of criteria", allowed)])

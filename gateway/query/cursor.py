@@ -25,8 +25,20 @@ import msgspec
 
 from gateway.mcp.task import ID_CHARS_MAX, Place, Task, apart
 from gateway.query import criteria
-from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Fault, Given, Query
-from gateway.query.values import FAULTS_MAX, LIST_ITEMS_MAX, NotAllowed, PackedInstant, pack_instant, unpack_instant
+from gateway.query.criteria import (
+    CRITERIA,
+    CRITERIA_BYTES_MAX,
+    FAULTS_MAX,
+    LIST_ITEMS_MAX,
+    BadQuery,
+    Fault,
+    Given,
+    NotAllowed,
+    PackedInstant,
+    Query,
+    pack_instant,
+    unpack_instant,
+)
 
 ALLOWED: Final = "a nextCursor of this list, with the same criteria; else begin at the first page"
 
@@ -36,7 +48,7 @@ _OURS: Final = re.compile(r"taskgate(?:[0-9]+\.|:)")  # of any version, or spell
 _BYTES_MAX: Final = CRITERIA_BYTES_MAX + 6 * ID_CHARS_MAX + 1024
 _CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor that does not compress at all
 
-_SMALL_BYTES: Final = 256
+_SMALL_BYTES: Final = 256  # to compress what is smaller would double the cost of a cursor
 _BEGINNING: Final = "taskgate:"
 _SPELLED: Final = "criteria as a query string, such as `taskgate:?status=working,failed&order=asc`"
 _VALUES_MAX: Final = 2 * LIST_ITEMS_MAX
@@ -82,18 +94,9 @@ def encode(position: Position) -> str:
         if value != usual.get(name)
     }
     raw = _json.encode((given, (pack_instant(at), apart(task_id))))
-    body = _PREFIX + urlsafe_b64encode(_packed(raw)).decode()
+    packed = zlib.compress(raw, level=1) if len(raw) > _SMALL_BYTES else raw
+    body = _PREFIX + urlsafe_b64encode(packed).decode()
     return f"{body}.{_checksum(body)}"
-
-
-def _packed(raw: bytes) -> bytes:
-    """The JSON of a cursor. A small one stays as it is: compressing it would double the cost of a cursor."""
-    return zlib.compress(raw, level=1) if len(raw) > _SMALL_BYTES else raw
-
-
-def _unpacked(packed: bytes) -> bytes:
-    """The JSON of a cursor, which is an array; no compressed data begins like one."""
-    return packed if packed.startswith(b"[") else zlib.decompressobj().decompress(packed, _BYTES_MAX)
 
 
 def _checksum(body: str) -> str:
@@ -118,7 +121,10 @@ def decode(text: str) -> Position | None:
     if checksum != _checksum(body):
         refuse(text, f"unchanged, {ALLOWED}")
     try:
-        return _position(_decoder().decode(_unpacked(urlsafe_b64decode(body[len(_PREFIX) :]))))
+        raw = urlsafe_b64decode(body[len(_PREFIX) :])
+        if not raw.startswith(b"["):  # the JSON is an array, and no compressed data begins like one
+            raw = zlib.decompressobj().decompress(raw, _BYTES_MAX)
+        return _position(_decoder().decode(raw))
     except NotAllowed as refused:
         refuse(refused.given[0].decode(), refused.allowed)
     except (ValueError, zlib.error):  # msgspec's errors are ValueErrors

@@ -97,7 +97,7 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[
     if not (tail or marked or not need.met(known.live_as_of)):
         return FRESH
     live = index.live(query, among=unlisted if is_crawled else None)
-    stale = (i for i in live if not (record.is_due(i, came.order) or need.met(_as_of(record, i))))
+    stale = (t.id for t in live if not (record.is_due(t.id, came.order) or need.met(t.told.as_of)))
     new = [i for i in marked if index.get(i) is None]
     if len(new) >= _NEW_MIN and known.listing is not Listing.NEITHER and _may_be_listed(record, new, came):
         tail, marked = True, [i for i in marked if index.get(i) is not None]
@@ -137,12 +137,6 @@ def _may_be_listed(record: Record, new: Sequence[str], came: Moment) -> bool:
     """Whether the page where new tasks appear has not been read since one of these was marked, or the query came."""
     looked = record.known.new_as_of.order
     return any(min(record.marks[i].last, came.order) > looked for i in new)
-
-
-def _as_of(record: Record, task_id: str) -> Moment:
-    task = record.index.get(task_id)
-    assert task is not None
-    return task.told.as_of
 
 
 def _is_settled(record: Record, task_id: str, need: Need) -> bool:

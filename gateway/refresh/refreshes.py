@@ -19,7 +19,7 @@ from gateway.refresh.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.refresh.planning import Ages, may_match_all_live
 from gateway.tasks.in_flight import InFlight, together
 from gateway.tasks.lifecycles import Lives
-from gateway.tasks.marks import Listing, ListingOrder
+from gateway.tasks.marks import Listing, ListingOrder, oldest
 from gateway.tasks.observer import Access
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
@@ -250,7 +250,7 @@ class Crawl(Refresh):
             await self._ask_along(
                 list(self._session.unlisted), lambda told: told.at >= recent_s and told.order > doubted
             )
-            self._session.end_unlisted(began)
+            self._session.known.unlisted_as_of = oldest(map(self._session.index.get, self._session.unlisted), began)
 
     async def _ask_along(self, task_ids: Sequence[str], is_recent: Callable[[Moment], bool]) -> None:
         """Ask for single tasks during a crawl, except those that are known as of then `is_recent`."""
@@ -283,7 +283,7 @@ class Delta(Refresh):
         session = self._session
         was_due = self._reads_tail or session.known.live_as_of.at < began.at - self._ages.max_age_s
         if was_due and may_match_all_live(self._query):
-            session.end_live(session.index.live(self._query), began)
+            session.known.live_as_of = oldest(session.index.live(self._query), began)
 
     async def _read_tail(self) -> None:
         """Read the last page and all pages behind it by now; or the first pages, down to a known task."""
@@ -312,7 +312,7 @@ class Delta(Refresh):
             return
         for page in reversed(pages):  # only now, and the oldest first: a read that fails leaves no gap
             await self._take_page(page)
-        known.end_tail(began, cursors[-_CURSORS_KEPT:])
+        known.new_as_of, known.cursors = began, cursors[-_CURSORS_KEPT:]
 
     def _shows_listed(self, page: ListPage) -> bool:
         """Whether a page shows a task that a page showed before, in the same life: no new tasks follow such a task."""

@@ -11,11 +11,9 @@ the store's own time, or one more than the last place.
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from redis.exceptions import ResponseError
-
-from gateway.store.redis_connection import Command, errors
 
 READ_AT_ONCE: Final = 2000  # entries
 _BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half
@@ -48,6 +46,9 @@ for at = 1, #flat, 2 do
 end
 return flat
 """
+
+
+Command: TypeAlias = tuple[Any, ...]
 
 
 class Read(NamedTuple):
@@ -83,21 +84,19 @@ class PendingEnds:
     """
 
     def __init__(self) -> None:
-        self._names: dict[Ending, None] = {}
-        self._others: dict[Ending, None] = {}
+        self._kept: tuple[dict[Ending, None], ...] = {}, {}  # names that are forgotten; others
 
     def add(self, ends: Iterable[Ending]) -> None:
         for end in ends:
-            kept = self._others if end.new else self._names
+            kept = self._kept[bool(end.new)]
             kept[end] = None
             if len(kept) > _OWED_MAX:
                 del kept[next(iter(kept))]
 
     def take(self) -> list[Ending]:
         """Take them out. What is forgotten comes first: an entry too many costs only requests."""
-        ends = [*self._names, *self._others]
-        self._names.clear()
-        self._others.clear()
+        ends = [end for kept in self._kept for end in kept]
+        self._kept = {}, {}
         return ends
 
 
@@ -186,6 +185,10 @@ class Batch:
             if not asked.done():
                 asked.set_result(None)
         self._asked.clear()
+
+
+def errors(results: Iterable[Any]) -> list[ResponseError]:
+    return [result for result in results if isinstance(result, ResponseError)]
 
 
 def _is_wrong(result: Any) -> bool:

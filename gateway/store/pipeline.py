@@ -4,25 +4,32 @@ In: what waits, and a way to tell everything anew. Out: answers, and the state. 
 under way. Nothing is lost by a failure: with each connection, and whenever the store has forgotten or refused
 something, this replica tells everything that it knows.
 
+A connection that has ended is never replaced unseen: what the store has forgotten meanwhile would not be told again.
 One key is a mark, the same for all replicas. Each batch reads it: a store whose mark has changed was emptied.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from typing import Any, Final
 from uuid import uuid4
 
+from aiohappyeyeballs import start_connection
+from redis.asyncio import Connection, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
 from gateway import config
-from gateway.store.batch import Answers, Batch, Ending, PendingEnds
-from gateway.store.redis_connection import Command, StoreConnection, connect, errors
+from gateway.store.batch import Answers, Batch, Command, Ending, PendingEnds, errors
 
 log = logging.getLogger("taskgate.store")
 
+_DIAL_S: Final = 1.0  # for a new connection to be ready, and for an old one to close
+_DELAY_S: Final = 0.1  # for one of several addresses, before the next is tried as well (RFC 8305, 5)
 _PAUSE_S: Final = 0.5  # until the next connection is tried
 _ANSWER_S: Final = 1.0  # for the answers to one batch
 _BEAT_S: Final = 0.5  # a connection that is quiet is tried
@@ -38,6 +45,52 @@ _NO_MARK: Final = b"-"  # the key holds something else
 _LOG_AGAIN_S: Final = 60.0  # until the next line about a key that cannot be read
 _IGNORED_MAX: Final = 10_000  # keys
 _END: Final = object()
+
+
+async def exchange(connection: Any, commands: list[Command]) -> list[Any]:
+    """The answers to these commands; some may be a ResponseError. Raises what redis-py raises, and repeats nothing."""
+    await connection.send_packed_command(connection.pack_commands(commands))
+    results: list[Any] = []
+    for _ in commands:
+        try:
+            results.append(await connection.read_response())
+        except ResponseError as error:
+            results.append(error)
+    return results
+
+
+class _Raced:
+    """Put in front of a class of redis-py's: the first of the store's addresses that takes a connection counts."""
+
+    _sock: socket.socket
+
+    async def _connect(self: Any) -> None:
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        self._sock = await start_connection(addresses, happy_eyeballs_delay=_DELAY_S)
+        await super()._connect()  # type: ignore[misc]
+
+    def _connection_arguments(self: Any) -> dict[str, Any]:
+        given = dict(super()._connection_arguments())  # type: ignore[misc]
+        host, _ = given.pop("host"), given.pop("port")
+        return given | {"sock": self._sock} | ({"server_hostname": host} if "ssl" in given else {})
+
+
+@asynccontextmanager
+async def connect(url: str) -> AsyncIterator[Any]:
+    """A new connection of redis-py's, for as long as the context lasts."""
+    pool = ConnectionPool.from_url(url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None)
+    if issubclass(pool.connection_class, Connection):  # no Unix socket
+        pool.connection_class = type("Raced", (_Raced, pool.connection_class), {})
+    connection = pool.make_connection()  # type: ignore[no-untyped-call]
+    try:
+        async with asyncio.timeout(_DIAL_S):
+            await connection.connect()
+        yield connection
+    finally:
+        with suppress(Exception):
+            async with asyncio.timeout(_DIAL_S):
+                await connection.disconnect()
 
 
 class StoreState(Enum):
@@ -131,10 +184,6 @@ class Pipeline:
         """What waits goes out as soon as the batch under way is back."""
         self._wake.set()
 
-    def tell_again(self) -> None:
-        self._lacks = True
-        self._wake.set()
-
     def _owe(self, ends: Iterable[Ending]) -> None:
         """What was to be written is lost. Everything is told again, and these ends before it."""
         self._lacks = True
@@ -174,7 +223,7 @@ class Pipeline:
                 self._wake.clear()  # what was set while the store was down would end the pause at once
                 await self._news(_PAUSE_S)
 
-    async def _serve(self, link: StoreConnection) -> None:
+    async def _serve(self, link: Any) -> None:
         """Carry batches until the connection fails, or all is done at the end. Raises."""
         self._late, self._lacks, self.epoch = 0, True, self.epoch + 1
         self._become(StoreState.TELLING)
@@ -215,7 +264,7 @@ class Pipeline:
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
 
-    async def _carry(self, link: StoreConnection) -> list[ResponseError]:
+    async def _carry(self, link: Any) -> list[ResponseError]:
         """Carry what waits to the store, and the answers back. Returns why something was refused. Raises."""
         batch, self.waiting = self.waiting, Batch()
         self._wake.clear()
@@ -230,7 +279,7 @@ class Pipeline:
         self._out_since = self._loop.time()
         try:
             async with asyncio.timeout(_ANSWER_S):
-                results = await link.exchange(commands)
+                results = await exchange(link, commands)
             self._note_pace(self._loop.time() - self._out_since)
             answers = batch.answer(results[marks:], _MARK)
             refused = errors(results[:marks]) + answers.refused

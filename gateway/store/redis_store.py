@@ -3,20 +3,61 @@
 In: what this replica tells, and its questions. Out: answers within `timeout`, None if need be. Always: nobody waits for
 what is written. While the store is down or slow, questions get None at once. It never raises (DESIGN 12). The name of a
 key does not tell whose it is, and no two versions have one in common.
+
+An entry of a session is a `ReplicaUpdate`: what the server cannot be asked for again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from importlib.metadata import version
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from gateway import config
 from gateway.caller_identity import Key
+from gateway.mcp.jsonrpc import decoded
+from gateway.mcp.task import apart
 from gateway.store.batch import Ending, Read
 from gateway.store.pipeline import Pipeline, StoreState
+from gateway.tasks.index import METHOD_CHARS_MAX
+from gateway.tasks.marks import MARKED_ID_CHARS_MAX
 
 _VERSION: Final = version("taskgate").encode()
+
+
+class ReplicaUpdate(msgspec.Struct, frozen=True):
+    """What a replica has seen of one task: that it is there, and its method if that is known; or that it is gone.
+
+    The id None stands for all tasks: anything may have changed.
+    """
+
+    id: Annotated[str, msgspec.Meta(max_length=MARKED_ID_CHARS_MAX)] | None
+    method: Annotated[str, msgspec.Meta(max_length=METHOD_CHARS_MAX)] | None = None
+    gone: bool = False
+
+
+_update = msgspec.json.Decoder(ReplicaUpdate)
+DOUBT: Final = msgspec.json.encode(ReplicaUpdate(None))
+
+
+def entry_of(task_id: str, method: str | None) -> bytes:
+    short = method if len(method or "") <= METHOD_CHARS_MAX else None
+    return msgspec.json.encode(ReplicaUpdate(apart(task_id), short))
+
+
+def entry_of_gone(task_id: str) -> bytes:
+    return msgspec.json.encode(ReplicaUpdate(apart(task_id), gone=True))
+
+
+def may_be_told(task_id: str) -> bool:
+    """Whether an id is short enough for replicas to tell each other of its task."""
+    return len(task_id) <= MARKED_ID_CHARS_MAX
+
+
+def updates_in(entries: Iterable[bytes]) -> Iterator[ReplicaUpdate]:
+    return (update for entry in entries if (update := decoded(_update, entry)) is not None)
 
 
 class RedisStore(Pipeline):
@@ -41,7 +82,8 @@ class RedisStore(Pipeline):
         self._servers = {u.name: f"{u.name} {u.url} {u.socket}".encode() for u in upstreams}
         self.value_ms, self.entries_ms = int(server_s * 1000), int(entries_s * 1000)
         if before != (self._servers, self.value_ms, self.entries_ms):
-            self.tell_again()
+            self._lacks = True
+            self.now()
 
     def name_of_value(self, key: Key) -> str | None:
         """The name of the value of a session; None if there is no such upstream, or no longer."""

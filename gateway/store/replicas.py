@@ -23,18 +23,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
+import msgspec
 from cachetools import TTLCache
 
 from gateway import config
 from gateway.caller_identity import Key
 from gateway.mcp.capabilities import Server
+from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.owners.seen_ids import Owners
-from gateway.store import replica_updates
-from gateway.store.redis_store import RedisStore
-from gateway.store.replica_updates import ReplicaUpdate
+from gateway.store.redis_store import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, may_be_told, updates_in
 from gateway.store.shared_owners import SharedOwn
+from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.marks import Mark
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CAPABILITIES_MAX, CapabilityCache, Session, Sessions
 
@@ -44,6 +45,7 @@ NEVER: Final = float("-inf")
 _SESSIONS_AT_ONCE: Final = 20
 
 _Each = TypeVar("_Each")
+_server = msgspec.json.Decoder(Server)
 
 
 class SharedSession(Session):
@@ -52,7 +54,7 @@ class SharedSession(Session):
     def __init__(self, key: Key, seen: Owners, store: RedisStore) -> None:
         super().__init__(key, seen)
         self._store = store
-        self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_era`
+        self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_epoch`
         self.heard_epoch = 0
         self.heard_at = NEVER  # when the store was last asked
         self._hears_all = False
@@ -79,30 +81,30 @@ class SharedSession(Session):
                 self._tell(task_id, method)
         return mark
 
-    def take(self, task: Task, replica_updates: Stamp, now: Moment) -> None:
+    def take(self, task: Task, told: Stamp, now: Moment) -> None:
         mark = self.marks.get(task.id)
         was_told = task.id in self.unlisted if mark is None else mark.told
-        super().take(task, replica_updates, now)
+        super().take(task, told, now)
         if task.id in self.unlisted and not was_told:
             self._tell(task.id, self.index.method_of(task.id))
 
     def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
         is_known = self._is_known(task_id)
-        if replica_updates.may_be_told(task_id) and (is_known or task_id not in self.gone):
+        if may_be_told(task_id) and (is_known or task_id not in self.gone):
             # It may be there: what tells so stays.
-            self._store.add(self.key, [replica_updates.of_gone(task_id)], owed=is_known)
+            self._store.add(self.key, [entry_of_gone(task_id)], owed=is_known)
         super().deny(task_id, now, is_asking)
         if (mark := self.marks.get(task_id)) is not None:
             mark.told = False
 
-    def miss(self, task_id: str, told_: Stamp, now: Moment) -> None:
+    def miss(self, task_id: str, told: Stamp, now: Moment) -> None:
         owed, mark = self._is_known(task_id), self.marks.get(task_id)
         methods = {None, self.index.method_of(task_id), None if mark is None else mark.method}
         is_news = owed or task_id not in self.gone
-        super().miss(task_id, told_, now)
-        if is_news and self.index.get(task_id) is None and replica_updates.may_be_told(task_id):
-            was_told = [replica_updates.of_task(task_id, method) for method in methods]
-            self._store.add(self.key, [replica_updates.of_gone(task_id)], was_told, owed)
+        super().miss(task_id, told, now)
+        if is_news and self.index.get(task_id) is None and may_be_told(task_id):
+            was_told = [entry_of(task_id, method) for method in methods]
+            self._store.add(self.key, [entry_of_gone(task_id)], was_told, owed)
 
     def _is_known(self, task_id: str) -> bool:
         """Whether anything is known of a task: of any other id a stranger can ask, which displaces nobody's entries."""
@@ -110,11 +112,11 @@ class SharedSession(Session):
 
     def _tell(self, task_id: str, method: str | None) -> None:
         """Tell that a task is there: other replicas cannot learn it."""
-        if replica_updates.may_be_told(task_id):
-            self._store.add(self.key, [replica_updates.of_task(task_id, method)], [replica_updates.of_gone(task_id)])
+        if may_be_told(task_id):
+            self._store.add(self.key, [entry_of(task_id, method)], [entry_of_gone(task_id)])
 
     def lose_many(self) -> None:
-        self._store.add(self.key, [replica_updates.DOUBT], [replica_updates.DOUBT], owed=True)
+        self._store.add(self.key, [DOUBT], [DOUBT], owed=True)
 
     def take_updates(self, said: Iterable[ReplicaUpdate], now: Moment) -> None:
         """Take in what other replicas have told. Methods are believed; the server is asked for all else."""
@@ -134,26 +136,30 @@ class SharedSession(Session):
         if self.heard_to:
             self._store.add(self.key, ())  # others' entries are in use too
         for some in _slices(list(self.unlisted)):
-            self._store.add(self.key, replica_updates.of_tasks(filter(None, map(index.get, some))))
+            self._store.add(self.key, entries_of(filter(None, map(index.get, some))))
             yield
         marks = [(i, mark) for i, mark in self.marks.items() if mark.told]
-        absent = [(i, mark) for i, mark in marks if index.get(i) is None and replica_updates.may_be_told(i)]
+        absent = [(i, mark) for i, mark in marks if index.get(i) is None and may_be_told(i)]
         for pairs in _slices(absent):
-            there = [replica_updates.of_task(i, mark.method or index.method_of(i)) for i, mark in pairs]
+            there = [entry_of(i, mark.method or index.method_of(i)) for i, mark in pairs]
             self._store.add(self.key, there)
             yield
-        for some in _slices([i for i in self.gone if replica_updates.may_be_told(i)]):
-            self._store.add(self.key, map(replica_updates.of_gone, some))
+        for some in _slices([i for i in self.gone if may_be_told(i)]):
+            self._store.add(self.key, map(entry_of_gone, some))
             yield
         if index.default_method is None:
             seen = 0
             for tasks in (tasks for part in index.parts() for tasks in _slices(part)):
                 if made := [task for task in tasks if task.method is not None]:
-                    self._store.add(self.key, replica_updates.of_tasks(made))
+                    self._store.add(self.key, entries_of(made))
                 seen += len(tasks)
                 if seen >= _TOLD_AT_ONCE:
                     seen = 0
                     yield
+
+
+def entries_of(tasks: Iterable[Task]) -> list[bytes]:
+    return [entry_of(task.id, task.method) for task in tasks if may_be_told(task.id)]
 
 
 def _slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
@@ -176,9 +182,9 @@ class SharedCapabilityCache(CapabilityCache):
         self._told.pop(key.of_all, None)
         self._tell(key)
 
-    def get(self, key: Key) -> Server | None:
-        server = super().get(key)
-        if server is not None:
+    def get(self, key: Key, is_use: bool = True) -> Server | None:
+        server = super().get(key, is_use)
+        if server is not None and is_use:
             self._tell(key)
         return server
 
@@ -190,11 +196,11 @@ class SharedCapabilityCache(CapabilityCache):
         """Tell the store of a session, unless it has heard of it."""
         if key.of_all not in self._told:
             self._told[key.of_all] = None
-            self._store.put(key, replica_updates.of_server(self._servers[key.of_all]))
+            self._store.put(key, msgspec.json.encode(self._servers[key.of_all]))
 
     def take_in(self, key: Key, value: bytes | None) -> None:
-        server = replica_updates.server_in(value)
-        if server is not None and key.of_all not in self._servers:
+        server = None if value is None or key.of_all in self._servers else decoded(_server, value)
+        if server is not None and len(server.methods) <= 1 and len(server.default_method or "") <= METHOD_CHARS_MAX:
             self._servers[key.of_all] = server
 
     def tell_all(self) -> Iterator[None]:
@@ -215,6 +221,7 @@ class SharedSessions(Sessions):
     ) -> None:
         self._shared = store
         super().__init__(limits, SharedCapabilityCache(clock, store), clock, apart)
+        self._stored.on_use = self._tell_use
 
     def _new_own(self, limits: config.IndexLimits) -> SharedOwn:
         return SharedOwn(limits, self.now, self._lose, self._shared)
@@ -222,25 +229,16 @@ class SharedSessions(Sessions):
     def _new(self, key: Key) -> Session:
         return SharedSession(key, self._seen, self._shared)
 
-    def _store(self, session: Session) -> None:
-        super()._store(session)
-        if self._stored.get(session.key) is session:
-            self._tell_use(_shared(session))
-
-    def _touch(self, session: Session, now: float) -> None:
-        super()._touch(session, now)
-        self._tell_use(_shared(session))
-
-    def _tell_use(self, session: SharedSession) -> None:
+    def _tell_use(self, used: Session, now: float) -> None:
         """Tell the store that a session is in use, so that it keeps what it has of it."""
-        now = self._clock()
+        session = _shared(used)
         if now - session.told_at > self._limits.idle_timeout / _TOLD_AGAIN:
             session.told_at = now
             self._shared.add(session.key, ())
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
-        if (gone := said.denied) is not None and replica_updates.may_be_told(gone) and self.find(key) is None:
-            self._shared.add(key, [replica_updates.of_gone(gone)])  # another replica may know it
+        if (gone := said.denied) is not None and may_be_told(gone) and self.find(key) is None:
+            self._shared.add(key, [entry_of_gone(gone)])  # another replica may know it
         super().observe(key, said, asked)
 
     def drop_all(self, key: Key) -> set[Key]:
@@ -274,7 +272,7 @@ class SharedSessions(Sessions):
                 await asyncio.sleep(0)
             if session.known is not known:
                 return
-            session.take_updates(replica_updates.tasks_in(some), now)
+            session.take_updates(updates_in(some), now)
         session.heard_epoch, session.heard_to = epoch, read.place
         if read.complete:
             session.heard_at = now.at

@@ -21,11 +21,11 @@ from gateway.mcp.task import Moment
 from gateway.owners.named_tasks import GUARD, Made
 from gateway.owners.seen_ids import IDLE_S, OwnerKey
 from gateway.owners.task_owners import OwnTasks
-from gateway.store import replica_updates
-from gateway.store.redis_store import RedisStore
+from gateway.store.redis_store import RedisStore, entry_of, entry_of_gone, updates_in
 from gateway.tasks.in_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
+_NOT_HEARD: Final = (0, 0, float("-inf"))  # epoch, place, when
 _USED_MAX: Final = 100_000  # keys
 _AT_ONCE: Final = 200  # questions, entries
 _EARLIER_MAX: Final = 4  # makings, the last of them this one
@@ -41,7 +41,7 @@ class SharedOwn(OwnTasks):
         super().__init__(limits, now, lost)
         self._store = store
         self._max_age_s = limits.max_age
-        self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)  # epoch, place, when
+        self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)
         self._used: TTLCache[Key, None] = TTLCache(_USED_MAX, IDLE_S / 4)
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -51,7 +51,7 @@ class SharedOwn(OwnTasks):
             making = _making(owners)
             self._store.add(_key_of_task(owners[0], made.id), [making], [making])
             for owner in owners:
-                self._tell(owner, made.id, replica_updates.of_task(made.id, None), replica_updates.of_gone(made.id))
+                self._tell(owner, made.id, entry_of(made.id, None), entry_of_gone(made.id))
             self._begin(self._tell_earlier(owners, made.id))
 
     def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
@@ -75,7 +75,7 @@ class SharedOwn(OwnTasks):
         for making in (await self._makings(owners[0], task_id) or [])[-_EARLIER_MAX:]:
             for owner in making:
                 if owner not in owners:
-                    self._tell(owner, task_id, replica_updates.of_gone(task_id), replica_updates.of_task(task_id, None))
+                    self._tell(owner, task_id, entry_of_gone(task_id), entry_of(task_id, None))
 
     async def _makings(self, owner: OwnerKey, task_id: str) -> list[tuple[OwnerKey, ...]] | None:
         """The owners by each making of a task, in order; None if the store does not say."""
@@ -121,21 +121,18 @@ class SharedOwn(OwnTasks):
     async def learn(self, owners: Sequence[OwnerKey], again: bool = False) -> bool:
         """Learn what other replicas know of these owners, if that is due or `again`. Returns whether it could be."""
         asked = self._now()
-        behind = [o for o in owners if again or asked.at - self._heard_at(o) >= self._max_age_s / 2]
+        behind = [o for o in owners if again or asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._max_age_s / 2]
         return all([await self._learn(owner, asked) for owner in behind])
 
-    def _heard_at(self, owner: OwnerKey) -> float:
-        return self._heard.get(owner, (0, 0, float("-inf")))[2]
-
     async def _learn(self, owner: OwnerKey, asked: Moment) -> bool:
-        epoch, place, _ = self._heard.get(owner, (0, 0, 0.0))
+        epoch, place, _ = self._heard.get(owner, _NOT_HEARD)
         after = place if epoch == self._store.epoch and self.stored.get(owner) is not None else 0
         epoch = self._store.epoch
         read = await self._store.read(_key_of(owner), after)
         if read is None:
             return False
         new = dict[str, None]()
-        for each in replica_updates.tasks_in(read.tasks):
+        for each in updates_in(read.tasks):
             if each.id is None:
                 continue
             new.pop(each.id, None)
@@ -160,7 +157,7 @@ class SharedOwn(OwnTasks):
         for count, (name, owners) in enumerate(list(self.owners.items()), 1):
             self._store.add(_key_of_task(owners[0], name[1]), [_making(owners)])
             for owner in owners:
-                self._store.add(_key_of(owner), [replica_updates.of_task(name[1], None)])
+                self._store.add(_key_of(owner), [entry_of(name[1], None)])
             if count % _AT_ONCE == 0:
                 yield
 

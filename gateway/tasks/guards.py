@@ -4,24 +4,20 @@
             batch, that asks more of the server owes the rest
     ttl     the `ttl` in a request for a task has a maximum: a larger one is lowered, and nothing else changes
 
-What another reader may take for a task operation (ambiguous_names.py) counts as one. The `ttl` in a body that passes
+What another reader may take for a task operation (named_tasks.py) counts as one. The `ttl` in a body that passes
 unread (a batch, a large or encoded one) is not looked at.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, Protocol
-
-import msgspec
+from typing import Protocol
 
 from gateway.config import GuardLimits
 from gateway.errors import RateLimited, Unclear
-from gateway.mcp import jsonrpc
-from gateway.mcp.ambiguous_names import doubtful
+from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
-
-_OPERATIONS: Final = ("tasks/list", "tasks/get", "tasks/cancel", "tasks/result")
+from gateway.owners.named_tasks import doubtful
 
 
 class GuardedCaller(Protocol):
@@ -63,14 +59,15 @@ class Guards:
                 cost.owe(max(1, jsonrpc.batch_size(body)))
             return None
         doubts = doubtful(message, body)
-        if not doubts and not (message.is_request and (bytes(message.task) or message.method in _OPERATIONS)):
+        if not doubts and not observations.is_observed(message):
             return None
         cost, ttl_max = self._cost(caller), self._limits.task_ttl_max
         if ttl_max is None:
             return cost
         if "ttl" in doubts:
             raise Unclear(f"which ttl counts? Name it once, in small letters: {', '.join(sorted(doubts))}")
-        if _exceeds(jsonrpc.member(message.task, "ttl"), ttl_max):
+        ttl = bytes(jsonrpc.member(message.task, "ttl"))  # in milliseconds; null has no end
+        if ttl == b"null" or (ttl[:1].isdigit() and float(ttl) > ttl_max * 1000):
             if not message.is_strict:
                 what = "NaN, half a surrogate pair, no UTF-8"
                 raise Unclear(f"the ttl is too long, and the message only nearly JSON: {what}")
@@ -130,11 +127,3 @@ class RequestCost:
         """A query is about to ask the server: 1 for each `tasks/get`, each crawl and each tail read (DESIGN 8.9)."""
         self._bucket.owe(asked - self._paid)
         self._paid = 0
-
-
-def _exceeds(ttl: msgspec.Raw, max_s: float) -> bool:
-    """Whether a raw `ttl`, in milliseconds, is longer than `max_s`, in seconds. A `ttl` of null has no end."""
-    given = bytes(ttl)
-    if given == b"null":
-        return True
-    return given[:1].isdigit() and float(given) > max_s * 1000

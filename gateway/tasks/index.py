@@ -2,20 +2,24 @@
 
 In: tasks, as the gateway's own answers show them. Out: pages of a `Query`, with the number of tasks that match.
 Always: one entry for a task id, the last that was put in. A group has exactly the tasks of one status and one method,
-one more has all tasks: a query without a status or a method is answered from it.
+one more has all tasks: a query without a status or a method is answered from it. A group is two sorted lists of the
+same tasks, by creation and by last update; ids decide between equal instants. Tasks of unreadable instant (UNKNOWN)
+stand in front, and lie in every range.
 """
 
 import heapq
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate, chain, islice, takewhile
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from gateway.mcp.task import NO_END, TERMINAL, UNKNOWN, Stamp, Task, text_bytes
-from gateway.query.criteria import Query, within
+from gateway.mcp.task import EARLIEST, LATEST, NO_END, TERMINAL, UNKNOWN, Place, Stamp, Task, text_bytes
+from gateway.owners.eviction import CountedIds
+from gateway.query.criteria import OPEN, PLACE, Bounds, OrderBy, Query, within
 from gateway.query.cursor import Position
-from gateway.tasks.sorted_tasks import AT_ONCE, Group, first
 
 TASK_OVERHEAD_BYTES = 205
 """What a task takes beside its raw JSON and its id (tests/rules/test_index_memory.py, `make bench`)."""
@@ -27,6 +31,9 @@ METHODS_MAX: Final = 16  # of one index: each makes groups, and clients choose t
 _NUMBER_BYTES: Final = 32  # of an instant of its own
 _STAMP_BYTES: Final = 190  # of a stamp of its own
 _NOTED_BYTES: Final = 40
+
+AT_ONCE: Final = 1000  # tasks that are walked over, or freed, in one step
+_SORTING: Final = 5  # to look at a task out of order costs as much as to walk over so many
 
 UNLIMITED: Final = float("inf")
 _PAGES_KEPT_MAX: Final = 4
@@ -65,11 +72,120 @@ class _PageCache:
         self._kept, self.size_bytes = [], 0
 
 
+def first(position: Position, tasks: list[Task], count: int) -> list[Task]:
+    """The first `count` tasks behind a position, of tasks in any order."""
+    place, descending, after = position.query.place, position.query.descending, position.after
+    if after is not None:
+        tasks = [task for task in tasks if (place(task) < after if descending else place(task) > after)]
+    return (heapq.nlargest if descending else heapq.nsmallest)(count, tasks, key=place)
+
+
+class Sorted:
+    __slots__ = ("_at", "_is_created", "_place", "tasks")
+
+    def __init__(self, by: OrderBy) -> None:
+        self.tasks: list[Task] = []
+        self._is_created = by == "createdAt"
+        self._at, self._place = attrgetter("created" if self._is_created else "updated"), PLACE[by]
+
+    def add(self, task: Task) -> None:
+        insort(self.tasks, task, key=self._place)
+
+    def remove(self, task: Task) -> None:
+        del self.tasks[bisect_left(self.tasks, self._place(task), key=self._place)]
+
+    def slices(self, bounds: Bounds) -> list[range]:
+        """The offsets of the tasks in a range. Those of unknown instant are apart, if a lower bound is given."""
+        tasks, at, (low, high) = self.tasks, self._at, bounds
+        stop = len(tasks) if high == LATEST else bisect_right(tasks, high, key=at)
+        if low == EARLIEST:
+            return [range(stop)]
+        unknown = bisect_right(tasks, UNKNOWN, key=at) if tasks and at(tasks[0]) == UNKNOWN else 0
+        return [range(unknown), range(bisect_left(tasks, low, unknown, key=at), stop)]
+
+    def behind(self, slices: list[range], after: Place | None, descending: bool) -> list[range]:
+        if after is None:
+            return slices
+        if descending:
+            edge = bisect_left(self.tasks, after, key=self._place)
+            return [range(one.start, min(one.stop, edge)) for one in slices]
+        edge = bisect_right(self.tasks, after, key=self._place)
+        return [range(max(one.start, edge), one.stop) for one in slices]
+
+    def walk(self, slices: list[range], descending: bool = False, step: int = 0) -> Iterator[list[Task]]:
+        step = step or AT_ONCE
+        for rest in reversed(slices) if descending else slices:
+            while rest:
+                part, rest = (rest[-step:], rest[:-step]) if descending else (rest[:step], rest[step:])
+                some = self.tasks[part.start : part.stop]
+                yield some[::-1] if descending else some
+
+    def inside(self, tasks: list[Task], bounds: Bounds) -> list[Task]:
+        low, high = bounds
+        if self._is_created:
+            return [task for task in tasks if low <= task.created <= high or task.created == UNKNOWN]
+        return [task for task in tasks if low <= task.updated <= high or task.updated == UNKNOWN]
+
+
+class Group:
+    __slots__ = ("created", "updated")
+
+    def __init__(self) -> None:
+        self.created, self.updated = Sorted("createdAt"), Sorted("lastUpdatedAt")
+
+    def __len__(self) -> int:
+        return len(self.created.tasks)
+
+    def add(self, task: Task) -> None:
+        self.created.add(task)
+        self.updated.add(task)
+
+    def remove(self, task: Task) -> None:
+        self.created.remove(task)
+        self.updated.remove(task)
+
+    def dismantle(self) -> Iterator[None]:
+        """Free the memory bit by bit. Nothing else works afterwards."""
+        for tasks in (self.created.tasks, self.updated.tasks):
+            while tasks:
+                del tasks[-AT_ONCE:]
+                yield
+
+    def select(self, position: Position, count: int) -> tuple[int, list[Task]]:
+        """How many tasks lie in both ranges of a query, and the first `count` of them behind the position."""
+        query, here, there = position.query, self.created, self.updated
+        bounds, others_bounds = query.created, query.updated
+        if query.by == "lastUpdatedAt":
+            here, there, bounds, others_bounds = there, here, others_bounds, bounds
+        slices, others = here.slices(bounds), there.slices(others_bounds)
+        ahead = here.behind(slices, position.after, query.descending)
+        if others_bounds == OPEN:
+            return _size(slices), _take(count, here.walk(ahead, query.descending, count))
+        if bounds == OPEN:
+            total = _size(others)
+        elif _size(others) < _size(slices):
+            total = sum(len(here.inside(some, bounds)) for some in there.walk(others))
+        else:
+            total = sum(len(there.inside(some, others_bounds)) for some in here.walk(slices))
+        if _SORTING * _size(others) < _size(ahead):
+            found = [task for some in there.walk(others, query.descending) for task in here.inside(some, bounds)]
+            return total, first(position, found, count)
+        return total, _take(count, (there.inside(some, others_bounds) for some in here.walk(ahead, query.descending)))
+
+
+def _size(slices: list[range]) -> int:
+    return sum(map(len, slices))
+
+
+def _take(count: int, parts: Iterable[list[Task]]) -> list[Task]:
+    return list(islice(chain.from_iterable(parts), count))
+
+
 class Index:
     def __init__(self) -> None:
         self.default_method: str | None = None
         """The method of a task whose request did not pass here (DESIGN 5.3)."""
-        self._noted: dict[str, str] = {}  # methods of tasks that are not here, by id
+        self._noted = CountedIds[str](_NOTED_BYTES)  # methods of tasks that are not here
         self._methods: dict[str, str] = {}  # one string for all tasks
         self._tasks: dict[str, Task] = {}
         self._all = Group()
@@ -79,7 +195,7 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        return self._bytes + self._pages.size_bytes
+        return self._bytes + self._noted.size_bytes + self._pages.size_bytes
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -112,8 +228,7 @@ class Index:
         if before is not None:
             self.put(msgspec.structs.replace(before, method=before.method or shared))
         elif task_id not in self._noted:
-            self._noted[task_id] = shared
-            self._bytes += _noted_bytes(task_id)
+            self._noted.put(task_id, shared)
 
     def method_of(self, task_id: str) -> str | None:
         before = self._tasks.get(task_id)
@@ -128,9 +243,8 @@ class Index:
         return self._methods.get(method)
 
     def _with_method(self, task: Task) -> Task:
-        noted = self._noted.pop(task.id, None)
-        if noted is not None:
-            self._bytes -= _noted_bytes(task.id)
+        noted = self._noted.get(task.id)
+        self._noted.drop(task.id)
         method = self._shared(task.method) or noted
         return task if method is task.method else msgspec.structs.replace(task, method=method)
 
@@ -165,16 +279,11 @@ class Index:
         self._bytes += _STAMP_BYTES * (told.is_own - task.told.is_own)
         task.told = told
 
-    def remove(self, task_id: str) -> bool:
-        """Remove a task. False if it is not here."""
-        if self._noted.pop(task_id, None) is not None:
-            self._bytes -= _noted_bytes(task_id)
-        task = self._tasks.pop(task_id, None)
-        if task is None:
-            return False
-        self._take_out(task)
-        self._bytes -= size_of(task)
-        return True
+    def remove(self, task_id: str) -> None:
+        self._noted.drop(task_id)
+        if (task := self._tasks.pop(task_id, None)) is not None:
+            self._take_out(task)
+            self._bytes -= size_of(task)
 
     def _take_out(self, task: Task) -> None:
         self._pages.clear()
@@ -186,8 +295,8 @@ class Index:
             del self._groups[key]
             self._bytes -= GROUP_BYTES
 
-    def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[str]:
-        """The ids of the live tasks that match `query`, or may after a change. With `among`, only those.
+    def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[Task]:
+        """The live tasks that match `query`, or may after a change. With `among`, only those.
 
         While a task is live, its id, method and creation stay. All else may change, its last update back as a clock.
         """
@@ -203,8 +312,9 @@ class Index:
             live = (task for task in there if (task.status, task.method) in groups)
             parts: Iterable[list[Task]] = ([task] for task in live if within(query.created, task.created))
         else:
-            parts = (some for group in groups.values() for some in group.created_in(query.created))
-        return (task.id for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
+            by_creation = (group.created for group in groups.values())
+            parts = (some for each in by_creation for some in each.walk(each.slices(query.created)))
+        return (task for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
 
     def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
         """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one if there is any."""
@@ -249,10 +359,6 @@ def _latest(before: Task, newer: Task) -> Task:
     if newer.raw == before.raw and method == before.method:
         return before
     return msgspec.structs.replace(newer, id=before.id, method=method, crawl=before.crawl, told=before.told)
-
-
-def _noted_bytes(task_id: str) -> int:
-    return text_bytes(task_id) + _NOTED_BYTES
 
 
 def size_of(task: Task) -> int:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from gateway.mcp.task import NEVER, UNKNOWN, Instant, Moment, Stamp, Task, text_bytes
+from gateway.owners.eviction import CountedIds
 from gateway.tasks.index import Index
 
 MARKS_MAX: Final = 10_000  # of a session; beyond them everything is in doubt
@@ -79,17 +80,9 @@ class Known(msgspec.Struct):
         """The page where new tasks appear cannot be found: only a crawl helps."""
         self.crawled = Stamp(NEVER, self.crawled.asked, self.crawled.came)
 
-    def end_tail(self, began: Moment, cursors: list[str | None]) -> None:
-        """The page where new tasks appear was read, from `began` on."""
-        self.new_as_of, self.cursors = began, cursors
 
-
-class Marks(dict[str, Mark]):
-    """The marks of a session, by the ids of their tasks. `size_bytes` is their memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size_bytes = 0
+class Marks(CountedIds[Mark]):
+    """The marks of a session."""
 
     def add(self, task_id: str, at: int, seen: bool, first: int | None, method: str | None) -> Mark | None:
         """Mark a task, or mark it again. None if there are too many marks."""
@@ -100,7 +93,7 @@ class Marks(dict[str, Mark]):
             mark.seen, mark.method = mark.seen or seen, method or mark.method
         elif len(self) < MARKS_MAX:
             mark = self[task_id] = Mark(first, at, seen, method=method)
-            self.size_bytes += _MARK_BYTES + text_bytes(task_id)
+            self.size_bytes += self.id_bytes + text_bytes(task_id)
         return mark
 
     def made(self, task_id: str, asked: int) -> Mark | None:
@@ -119,10 +112,6 @@ class Marks(dict[str, Mark]):
         mark.first = max(mark.first, asked)
         if asked > mark.made:
             mark.made, mark.method = 0, None
-
-    def drop(self, task_id: str) -> None:
-        self.size_bytes -= _MARK_BYTES + text_bytes(task_id)
-        del self[task_id]
 
 
 class Marking:
@@ -145,9 +134,10 @@ class Marking:
         as_of = task.told.as_of if asked is None else max(asked, task.told.as_of)
         self.index.stamp(task, Stamp(as_of, task.told.asked, now.order, is_own=True))
 
-    def end(self, task_id: str, now: Moment) -> None:
+    def end(self, task_id: str, now: Moment, has_failed: bool = False) -> None:
+        """A task has ended. `has_failed`: an error says so, which says nothing of whether the task is there."""
         before = self.index.get(task_id)
-        if before is None or not before.is_terminal:
+        if (before is None and not has_failed) or (before is not None and not before.is_terminal):
             self.mark(task_id, now)
 
     def make(self, task_id: str, method: str | None, now: Moment) -> None:
@@ -158,12 +148,6 @@ class Marking:
         """What passed may say that a task is not there. `is_asking`: an own answer under way may still bring it."""
         if self.index.get(task_id) is not None or (is_asking and len(task_id) <= MARKED_ID_CHARS_MAX):
             self.mark(task_id, now, seen=False)
-
-    def may_end(self, task_id: str, now: Moment) -> None:
-        """What passed is an error, which says nothing of whether a task is there. A live one may have ended with it."""
-        before = self.index.get(task_id)
-        if before is not None and not before.is_terminal:
-            self.mark(task_id, now)
 
     def doubt(self, now: Moment) -> None:
         """Something passed unread. It may have changed anything."""
@@ -203,15 +187,15 @@ class Record(Marking):
         self.index = Index()
         self.known = Known()
         self.crawl = 1  # the number of the last crawl; a task that no page has shown has 0
-        self.marks = Marks()
-        self.gone: dict[str, Stamp] = {}  # not in the index: an answer said that they are not there
+        self.marks = Marks(_MARK_BYTES)
+        # Not in the index: an answer said that they are not there. Who asks for single tasks alone never crawls.
+        self.gone = CountedIds[Stamp](_MARK_BYTES, GONE_MAX)
         self.unlisted: dict[str, None] = {}  # in the index: no page has shown them since the last crawl began
-        self._gone_bytes = 0
 
     @property
     def size_bytes(self) -> int:
         cursors_bytes = sum(text_bytes(cursor) for cursor in self.known.cursors if cursor is not None)
-        ids_bytes = self.marks.size_bytes + self._gone_bytes + _UNLISTED_BYTES * len(self.unlisted)
+        ids_bytes = self.marks.size_bytes + self.gone.size_bytes + _UNLISTED_BYTES * len(self.unlisted)
         return self.index.size_bytes + ids_bytes + cursors_bytes
 
     @property
@@ -257,7 +241,7 @@ class Record(Marking):
             absent = max(self.gone.get(task.id, self.known.crawled), self.known.crawled, key=lambda one: one.came)
             if told.came < absent.asked:
                 return True
-            self._ungone(task.id)
+            self.gone.drop(task.id)
             made = self.marks.made(task.id, told.asked)
             self._put(task, told, None if made is None else made.method)
             if told.asked <= absent.came:
@@ -310,11 +294,7 @@ class Record(Marking):
             return
         self.marks.settle(task_id, told.asked)
         self.forget(task_id)
-        self._ungone(task_id)
-        self.gone[task_id] = told
-        self._gone_bytes += _MARK_BYTES + text_bytes(task_id)
-        if len(self.gone) > GONE_MAX:
-            self._ungone(next(iter(self.gone)))  # who asks for single tasks alone never crawls
+        self.gone.put(task_id, told)
 
     def fail(self, task_id: str, asked: int) -> None:
         """The gateway's own `tasks/get` got no answer. In the end the mark goes: some tasks only clients ask for."""
@@ -332,10 +312,6 @@ class Record(Marking):
     def forget(self, task_id: str) -> None:
         self.index.remove(task_id)
         self.unlisted.pop(task_id, None)
-
-    def _ungone(self, task_id: str) -> None:
-        if self.gone.pop(task_id, None) is not None:
-            self._gone_bytes -= _MARK_BYTES + text_bytes(task_id)
 
     def stop_asking_by_id(self, now: Moment) -> None:
         """The upstream does not know `tasks/get`: only pages tell of tasks."""
@@ -378,18 +354,12 @@ class Record(Marking):
                 self.marks.drop(task_id)
         for task_id, gone in list(self.gone.items()):
             if gone.asked < told.asked:
-                self._ungone(task_id)
+                self.gone.drop(task_id)
 
-    def end_live(self, task_ids: Iterable[str], began: Moment) -> None:
-        """These are all live tasks. Those that were due have been asked for since `began`."""
-        self.known.live_as_of = min((t.told.as_of for t in self._all_of(task_ids)), default=began)
 
-    def end_unlisted(self, began: Moment) -> None:
-        """The unlisted tasks that were due have been asked for since `began`."""
-        self.known.unlisted_as_of = min((t.told.as_of for t in self._all_of(self.unlisted)), default=began)
-
-    def _all_of(self, task_ids: Iterable[str]) -> Iterator[Task]:
-        return (task for i in task_ids if (task := self.index.get(i)) is not None)
+def oldest(tasks: Iterable[Task | None], began: Moment) -> Moment:
+    """As of when tasks are known, of which those that were due have been asked for since `began`."""
+    return min((task.told.as_of for task in tasks if task is not None), default=began)
 
 
 def _both(before: Stamp, told: Stamp) -> Stamp:

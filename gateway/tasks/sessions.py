@@ -27,7 +27,7 @@ from gateway.owners.eviction import Space, Storable, Stored
 from gateway.owners.seen_ids import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
 from gateway.tasks.in_flight import InFlightRequests
-from gateway.tasks.index import METHOD_CHARS_MAX, Index
+from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.lifecycles import Lives
 from gateway.tasks.marks import MARKS_MAX, Listing, Record
 from gateway.tasks.observer import Access, Intercepted, Pending, access_after
@@ -56,7 +56,7 @@ class Session(Record, Storable[Key]):
 
     def __del__(self) -> None:
         with suppress(RuntimeError):  # without an event loop nothing can be delayed
-            _free(self.index)
+            _free(self.index.dismantle())
 
     def clear(self) -> None:
         """Forget all tasks. An answer that was asked for before is void: `known` is another one from now on."""
@@ -64,7 +64,7 @@ class Session(Record, Storable[Key]):
         self.empty()
         self._found_to = {}
         self.index.default_method = old.default_method
-        _free(old)
+        _free(old.dismantle())
 
     def take_in(self, said: Observation, asked: Moment | None, now: Moment) -> None:
         """Take in what passed: the answer to a request made at `asked`, or a message that answers no request."""
@@ -78,7 +78,7 @@ class Session(Record, Storable[Key]):
         if said.denied is not None:
             self.deny(said.denied, now, bool(self.in_flight))
         if said.failed is not None:
-            self.may_end(said.failed, now)
+            self.end(said.failed, now, has_failed=True)
         if said.doubt:
             self.doubt(now)
         if not said.is_told_to_all and (names := said.shown_ids):
@@ -134,8 +134,7 @@ class Session(Record, Storable[Key]):
     def lose(self, task_id: str) -> None:
         """A task is another caller's now."""
         self.forget(task_id)
-        if task_id in self.marks:
-            self.marks.drop(task_id)
+        self.marks.drop(task_id)
 
     def miss(self, task_id: str, told: Stamp, now: Moment) -> None:
         had_it = self.index.get(task_id) is not None
@@ -155,14 +154,10 @@ class Forgotten(Exception):
     """The session was cleared while a request for it was under way; or another refresh took the place of this one."""
 
 
-def _free(index: Index) -> None:
-    """Free an index in small steps: in one step it would hold up the event loop."""
-    _free_some(asyncio.get_running_loop(), index.dismantle())
-
-
-def _free_some(loop: asyncio.AbstractEventLoop, rest: Iterator[None]) -> None:
+def _free(rest: Iterator[None]) -> None:
+    """Free the rest of an index in small steps: in one step it would hold up the event loop."""
     if next(rest, rest) is None:
-        loop.call_soon(_free_some, loop, rest)
+        asyncio.get_running_loop().call_soon(_free, rest)
 
 
 class CapabilityCache:
@@ -181,16 +176,12 @@ class CapabilityCache:
     def end(self, key: Key) -> None:
         self._servers.pop(key.of_all, None)
 
-    def get(self, key: Key) -> Server | None:
-        """The server of a session, None if its `initialize` was not seen. It counts as used now."""
-        server = self.peek(key)
-        if server is not None:
+    def get(self, key: Key, is_use: bool = True) -> Server | None:
+        """The server of a session, None if its `initialize` was not seen. `is_use`: it counts as used now."""
+        server = self._servers.get(key.of_all)
+        if server is not None and is_use:
             self._servers[key.of_all] = server
         return server
-
-    def peek(self, key: Key) -> Server | None:
-        """As `get`, but it does not count as used."""
-        return self._servers.get(key.of_all)
 
     def filters_natively(self, key: Key) -> bool:
         """Whether the server of a session filters its lists by itself. The session counts as used now."""
@@ -263,7 +254,7 @@ class Sessions:
         return False
 
     def _know_server(self, session: Session) -> None:
-        if (server := self.servers.peek(session.key)) is not None:
+        if (server := self.servers.get(session.key, is_use=False)) is not None:
             session.index.default_method = server.default_method
 
     def _new_own(self, limits: config.IndexLimits) -> OwnTasks:
@@ -276,20 +267,12 @@ class Sessions:
         """The upstream has answered the caller of a session: it is stored from now on, unless there is another."""
         if self.find(session.key) is session:
             self._unaccepted.pop(session.key, None)
-            self._store(session)
-
-    def _store(self, session: Session) -> None:
-        """Store a session, as used now. Others may be evicted for it."""
-        self._stored.use(session, self._clock())
-
-    def _touch(self, session: Session, now: float) -> None:
-        """A session is used now, and nothing in it has become larger."""
-        self._stored.touch(session, now)
+            self._stored.use(session, self._clock())
 
     def keep(self, session: Session) -> None:
         """Count the size of a stored session anew, as used now. Others may be evicted for it."""
         if self._stored.get(session.key) is session:
-            self._store(session)
+            self._stored.use(session, self._clock())
 
     def check(self, session: Session, from_nothing: bool = False) -> None:
         """Raises TooLarge for an index that is too large, and empties it; one read `from_nothing` remembers that."""
@@ -329,7 +312,7 @@ class Sessions:
             now = self.now()
             session.renew(task, pending.asked, now)
             self._seen.note(session.owners, (task.id,), now)
-            self._touch(session, now.at)
+            self._stored.touch(session, now.at)
         elif task_id is not None:
             self.observe(key, observations.of_success(pending.request, task_id), pending.asked)
 

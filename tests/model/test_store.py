@@ -13,10 +13,9 @@ from gateway import config
 from gateway.caller_identity import Key
 from gateway.mcp.observations import Observation
 from gateway.mcp.task import Stamp, parse
-from gateway.store import replica_updates
 from gateway.store.batch import READ_AT_ONCE
 from gateway.store.pipeline import StoreState
-from gateway.store.redis_store import RedisStore
+from gateway.store.redis_store import DOUBT, RedisStore, entry_of, entry_of_gone
 from gateway.store.replicas import SharedSession, SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
@@ -92,7 +91,7 @@ def upstream(name: str) -> config.Upstream:
 
 
 def there(task_id: str) -> bytes:
-    return replica_updates.of_task(task_id, "tools/call")
+    return entry_of(task_id, "tools/call")
 
 
 def play(scenario: Callable[[Rig], Awaitable[None]]) -> None:
@@ -132,7 +131,7 @@ async def test_what_ends_while_the_store_fails_is_told_when_it_is_back(rig: Rig,
     rig.see("t-1", "t-2")
     await asyncio.sleep(1)
     await rig.outage(state, lambda: rig.lose("t-1"), rig.session().lose_many)
-    assert sorted(rig.entries()) == sorted([there("t-2"), replica_updates.of_gone("t-1"), replica_updates.DOUBT])
+    assert sorted(rig.entries()) == sorted([there("t-2"), entry_of_gone("t-1"), DOUBT])
     await rig.outage(state, lambda: rig.sessions.drop_all(KEY))
     assert not rig.redis.sets
 
@@ -152,7 +151,7 @@ async def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing
     await asyncio.sleep(1)
     await rig.outage("killed", many)
     name = rig.store.name_of_entries(KEY)
-    assert name is not None and set(rig.redis.sets[name.encode()]) == {there("t-1"), replica_updates.DOUBT}
+    assert name is not None and set(rig.redis.sets[name.encode()]) == {there("t-1"), DOUBT}
 
 
 @on_a_clock_of_its_own
@@ -164,7 +163,7 @@ async def test_a_store_that_was_emptied_learns_again_what_is_gone(rig: Rig) -> N
     rig.redis.sets.clear()
     rig.redis.values.clear()
     await asyncio.sleep(BACK_S)
-    assert sorted(rig.entries()) == sorted([there("t-2"), replica_updates.of_gone("t-1")])
+    assert sorted(rig.entries()) == sorted([there("t-2"), entry_of_gone("t-1")])
 
 
 @on_a_clock_of_its_own
@@ -329,7 +328,7 @@ async def test_a_task_that_comes_back_and_goes_again_is_told_each_time(rig: Rig)
         rig.see("t-3")
         rig.lose("t-3")
         await asyncio.sleep(1)
-        gone = [replica_updates.of_gone(i) for i in ("known elsewhere", "t-2", "t-3")]
+        gone = [entry_of_gone(i) for i in ("known elsewhere", "t-2", "t-3")]
         assert rig.entries() == [gone[0], there("t-1"), *gone[1:]]
 
 
@@ -344,4 +343,4 @@ async def test_a_task_that_all_are_told_of_is_told_to_the_store_once_the_server_
     asked = rig.sessions.now()
     rig.session().take(parse(raw), Stamp(asked, asked.order, rig.sessions.now().order), rig.sessions.now())
     await asyncio.sleep(1)
-    assert rig.entries() == [there("t-1"), replica_updates.of_task("t-2", None)]
+    assert rig.entries() == [there("t-1"), entry_of("t-2", None)]

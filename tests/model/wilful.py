@@ -86,7 +86,7 @@ FLEET: Final = faults({
     # A store that is back gets only what is new.
     "nothing is told again": (r"yield from self\.servers\.tell_all\(\)", "return"),
     "nobody tells that a task is gone": (
-        r"(?<=if )\w+\.may_be_told\(task_id\) and (?=\(is_known)", "False and ",
+        r"(?<=if )may_be_told\(task_id\) and (?=\(is_known)", "False and ",
         r"(?<=if )is_news and (?=self\.index)", "False and ",
     ),
     # The entries of a caller who is refused are dropped.

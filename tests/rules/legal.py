@@ -29,7 +29,7 @@ def faults(record: Record) -> Iterator[str]:
     for task_id, mark in record.marks.items():
         if mark.first > mark.last:
             yield f"{task_id}: {mark}"
-    for ids, size_bytes in ((record.marks, record.marks.size_bytes), (record.gone, record._gone_bytes)):
+    for ids, size_bytes in ((record.marks, record.marks.size_bytes), (record.gone, record.gone.size_bytes)):
         if size_bytes != sum(_MARK_BYTES + text_bytes(i) for i in ids):
             yield f"{size_bytes} bytes of {len(ids)} ids"
 

@@ -8,8 +8,7 @@ import pytest
 
 from gateway.mcp import jsonrpc, task
 from gateway.query import criteria, cursor
-from gateway.query.criteria import Criterion
-from gateway.query.values import Kind, NotAllowed, strings
+from gateway.query.criteria import Criterion, Kind, NotAllowed, strings
 from gateway.refresh import answer
 
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from gateway.mcp import task
 from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant
 from gateway.query import criteria, cursor
-from gateway.query.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
+from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
 from gateway.query.cursor import Position
-from gateway.query.values import LIST_ITEMS_MAX
 from gateway.tasks.index import Index
 from tests.rules import documents, plain
 

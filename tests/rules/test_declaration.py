@@ -15,9 +15,8 @@ from gateway.cli import command_line
 from gateway.mcp import capabilities, task
 from gateway.mcp.task import Task
 from gateway.query import criteria, cursor
-from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Criterion, Fault, Query
+from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Criterion, Fault, Query
 from gateway.query.cursor import Position
-from gateway.query.values import LIST_ITEMS_MAX
 from gateway.refresh import answer
 from gateway.refresh.planning import may_match_all_live
 from gateway.tasks.index import Index, QueryPage
@@ -213,7 +212,7 @@ def test_a_live_task_that_may_come_to_match_is_asked_for(params: dict[str, Any])
         index.put(one)
     kept = _without(asked, new_criterion.ALL)
     fits = {one.id for one in MANY if one.method is None or one.method.startswith(params.get(PREFIX, ""))}
-    assert set(index.live(asked)) == fits.intersection(index.live(kept))
+    assert {t.id for t in index.live(asked)} == fits.intersection(t.id for t in index.live(kept))
     assert may_match_all_live(asked) is (may_match_all_live(kept) and PREFIX not in params)
 
 

@@ -18,7 +18,7 @@ from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
 from gateway.refresh.planning import Ages, may_match_all_live
-from gateway.tasks.marks import Known, Listing, Mark, Record
+from gateway.tasks.marks import Known, Listing, Mark, Record, oldest
 from tests.rules import plain
 
 ROOT = Path(__file__).parents[2]
@@ -266,7 +266,7 @@ def test_what_is_asked(case: Case) -> None:
 
 
 def test_the_design_names_every_plan() -> None:
-    files = (ROOT / "gateway/refresh" / name for name in ("planning.py", "ensure_fresh.py"))
+    files = (ROOT / "gateway/refresh" / name for name in ("planning.py", "answer.py"))
     calls = (node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
     reasons = [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "Plan"]
     picture = (ROOT / "docs/design.md").read_text().split("\n6.3. ")[1].split("\n6.4. ")[0]
@@ -398,12 +398,12 @@ def test_what_is_asked_is_enough_to_answer(
             record.end_crawl(Stamp(began, began.order, next(order)), known.pages, known.cursors, known.listing)
             if known.unlisted_as_of.at < NOW - allowed.full_crawl_interval_s or known.unlisted_as_of.order < came.order:
                 ask_for(list(record.unlisted))
-                record.end_unlisted(began)
+                known.unlisted_as_of = oldest(map(index.get, record.unlisted), began)
         if plan.tail:
-            known.end_tail(began, [])
+            known.new_as_of, known.cursors = began, []
         ask_for(plan.tasks)
         if not plan.crawl and plan.tasks and may_match_all_live(query):
-            record.end_live(index.live(query), began)
+            known.live_as_of = oldest(index.live(query), began)
     pytest.fail("it never ends")
 
 

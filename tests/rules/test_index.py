@@ -13,7 +13,7 @@ from gateway.mcp import task
 from gateway.mcp.task import TERMINAL, UNKNOWN, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.tasks import sorted_tasks
+from gateway.tasks import index as indexing
 from gateway.tasks.index import GROUP_BYTES, Index, QueryPage, size_of
 from tests.rules import plain
 
@@ -56,7 +56,8 @@ def test_reports_in_any_order_leave_what_they_leave_in_a_dict(drawn: list[Task |
     index, model = Index(), dict[str, Task]()
     for step in drawn:
         if isinstance(step, str):
-            assert index.remove(step) is (model.pop(step, None) is not None)
+            index.remove(step)
+            model.pop(step, None)
         else:
             index.put(step)
             dict_put(model, step)
@@ -196,7 +197,7 @@ def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
         reports.append(report)
     index, model = Index(), dict[str, Task]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_tasks, "AT_ONCE", step)
+        patch.setattr(indexing, "AT_ONCE", step)
         for report in reports:
             index.put(report)
             dict_put(model, report)
@@ -341,9 +342,9 @@ def test_the_live_tasks_of_a_query_are_those_that_may_come_to_match(
     """None may be missing that is not terminal and that some later report would put into the list."""
     index, model = filled(drawn)
     index.default_method = default_method
-    found = list(index.live(query))
+    found = [task.id for task in index.live(query)]
     assert len(found) == len(set(found))
-    assert sorted(index.live(query, among)) == sorted(among.intersection(found))
+    assert sorted(task.id for task in index.live(query, among)) == sorted(among.intersection(found))
     assert all(model[i].status not in TERMINAL for i in found)
     for known in model.values():
         if known.status in TERMINAL:

@@ -17,7 +17,7 @@ from gateway.mcp.task import Moment, Stamp, Task
 from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.store import replica_updates
+from gateway.store import replicas
 from gateway.tasks.index import METHODS_MAX, Index
 from tests.rules import plain
 
@@ -88,7 +88,7 @@ def used(index: Index) -> None:
         position = cursor.following(position, page.tasks)
         assert cursor.decode(cursor.encode(position)) == position
     for tasks in index.parts():
-        assert len(replica_updates.of_tasks(tasks)) <= len(tasks)
+        assert len(replicas.entries_of(tasks)) <= len(tasks)
         assert [index.get(each.id) for each in tasks] == tasks
 
 

@@ -18,8 +18,7 @@ from gateway.mcp import capabilities, jsonrpc, observations, sse
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import TaskError
 from gateway.query import criteria, cursor
-from gateway.query.criteria import BadQuery, Query
-from gateway.query.values import LIST_ITEMS_MAX
+from gateway.query.criteria import LIST_ITEMS_MAX, BadQuery, Query
 from tests.rules import plain
 
 SIZE = 64 * 1024

@@ -143,7 +143,7 @@ def test_a_result_says_that_its_task_has_ended(status: str, is_marked: bool) -> 
 def test_an_error_that_does_not_say_unknown_may_be_that_of_a_live_task(task: Task | None, is_marked: bool) -> None:
     record = Record()
     told(record, task, 10, 20)
-    record.may_end("t", at(30))
+    record.end("t", at(30), has_failed=True)
     assert bool(record.marks) is is_marked
 
 

@@ -16,8 +16,8 @@ from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Stamp
 from gateway.query.criteria import Query
+from gateway.refresh.answer import Planner
 from gateway.refresh.crawler import Crawler
-from gateway.refresh.ensure_fresh import Planner
 from gateway.refresh.planning import Ages
 from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
 from gateway.stdio.stdio_proxy import NoCounts

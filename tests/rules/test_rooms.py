@@ -37,13 +37,12 @@ ROOM_FILES_MAX: Final = 12
 
 # What decides: it never awaits, logs or reads a clock.
 DECIDES: Final = {
-    "mcp": ("capabilities", "jsonrpc", "observations", "ambiguous_names", "sse", "task"),
+    "mcp": ("capabilities", "jsonrpc", "observations", "sse", "task"),
     "http": ("addresses", "chunks", "cors", "fields", "head_cache", "request_parser", "response_parser"),
-    "query": ("criteria", "cursor", "values"),
+    "query": ("criteria", "cursor"),
     "owners": ("named_tasks", "eviction"),
-    "tasks": ("index", "lifecycles", "marks", "observer", "sorted_tasks"),
+    "tasks": ("index", "lifecycles", "marks", "observer"),
     "refresh": ("planning",),
-    "store": ("replica_updates",),
     "upstream": ("identity_drift",),
     "stdio": ("lines",),
 }

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.mcp import task
 from gateway.query import criteria, cursor
-from gateway.query.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
+from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
 from gateway.query.cursor import Position
-from gateway.query.values import LIST_ITEMS_MAX
 from gateway.refresh import answer
 from tests.rules import new_criterion, plain
 from tests.rules.test_criteria import EARLY, EXAMPLES, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG

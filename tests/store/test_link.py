@@ -1,8 +1,8 @@
-"""The connection to a store whose name has several addresses, of which the first is silent (redis_connection.py)."""
+"""The connection to a store whose name has several addresses, of which the first is silent (pipeline.py)."""
 
 from pathlib import Path
 
-from gateway.store.redis_connection import connect
+from gateway.store.pipeline import connect, exchange
 from tests.redis_process import redis
 from tests.relay.test_dial import NAME, Hosts, Run, hosts, resolve_to, run
 
@@ -18,7 +18,7 @@ def test_a_black_holed_address_of_the_store_does_not_keep_it_down(run: Run, tmp_
             at.black_hole("127.0.0.2")
             resolve_to("127.0.0.2", "127.0.0.1")
             async with connect(f"redis://{NAME}:{store.port}") as link:
-                assert await link.exchange([("ECHO", "here")]) == [b"here"]
+                assert await exchange(link, [("ECHO", "here")]) == [b"here"]
 
     with hosts() as at:
         run(work(at))

@@ -253,7 +253,7 @@ async def main():
     await app.start()
     await app.stop()
 asyncio.run(main())
-OURS = ("gateway.store", "gateway.store.replicas", "gateway.store.replica_updates")
+OURS = ("gateway.store", "gateway.store.replicas", "gateway.store.redis_store")
 print([name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith(OURS)])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
