@@ -421,7 +421,8 @@ class Oracle:
         forgets = self._forgets or asked.session.forgotten
         if truth.answered is not None and not forgets:
             at, session = truth.answered
-            if session is asked.session and at < self.knew(asked):
+            later = [life for life in session.lives(truth.id) if life.answered is not None and life.answered[0] > at]
+            if session is asked.session and at < self.knew(asked) and not later:  # the last result tells the method
                 return {False}
         return {True, False} if truth.asked_for or is_taken_for_another else {True}
 
