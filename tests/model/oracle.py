@@ -220,8 +220,8 @@ class Oracle:
         """An answer, if it is right, says that a task was in a state, or is gone."""
         truth.pass_through(number, at, session)
 
-    def denied(self, truth: Truth, at: Moment, session: ServerSession, _port: int) -> None:
-        """A client was told that a task is gone."""
+    def denied(self, truth: Truth, at: Moment, session: ServerSession, _port: int, _is_read: bool) -> None:
+        """A client was told that a task is gone. `_is_read`: the gateway knows which."""
         truth.pass_through(GONE, at, session)
 
     def dropped(self, session: ServerSession, at: Moment) -> None:
