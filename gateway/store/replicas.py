@@ -91,8 +91,8 @@ class SharedSession(Session):
     def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
         is_known = self._is_known(task_id)
         if may_be_told(task_id) and (is_known or task_id not in self.gone):
-            # It may be there: what tells so stays.
-            self._store.add(self.key, [entry_of_gone(task_id)], owed=is_known)
+            # It may be there: what tells so stays. It may have been told before, falsely: all are to hear it again.
+            self._store.add(self.key, [gone := entry_of_gone(task_id)], [gone], owed=is_known)
         super().deny(task_id, now, is_asking)
         if (mark := self.marks.get(task_id)) is not None:
             mark.told = False
@@ -104,7 +104,7 @@ class SharedSession(Session):
         super().miss(task_id, told, now)
         if is_news and self.index.get(task_id) is None and may_be_told(task_id):
             was_told = [entry_of(task_id, method) for method in methods]
-            self._store.add(self.key, [entry_of_gone(task_id)], was_told, owed)
+            self._store.add(self.key, [gone := entry_of_gone(task_id)], [gone, *was_told], owed)
 
     def _is_known(self, task_id: str) -> bool:
         """Whether anything is known of a task: of any other id a stranger can ask, which displaces nobody's entries."""
@@ -237,8 +237,8 @@ class SharedSessions(Sessions):
             self._shared.add(session.key, ())
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
-        if (gone := said.denied) is not None and may_be_told(gone) and self.find(key) is None:
-            self._shared.add(key, [entry_of_gone(gone)])  # another replica may know it
+        if (denied := said.denied) is not None and may_be_told(denied) and self.find(key) is None:
+            self._shared.add(key, [gone := entry_of_gone(denied)], [gone])  # another replica may know it
         super().observe(key, said, asked)
 
     def drop_all(self, key: Key) -> set[Key]:

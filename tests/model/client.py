@@ -485,10 +485,11 @@ class Client:
         if request is None or message.method is not None:
             return
         method, params = request
+        is_read = not (form or resumed or message.unread)
         if message.error is not None:
             if message.error["code"] == INVALID_PARAMS and "data" in message.error:
                 for life in session.lives(params["taskId"])[: message.error["data"]["lives"]]:
-                    self._oracle.denied(life, at, session, port)
+                    self._oracle.denied(life, at, session, port, is_read)
             return
         if method == "tasks/result":
             meta = msgspec.json.decode(message.result)["_meta"]
@@ -504,7 +505,7 @@ class Client:
         result = msgspec.json.decode(message.result)
         for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:
             truth = self._pass(session, told, at, message.unread, is_answer=True)
-            if truth is not None and "task" in params and not (form or resumed or message.unread):
+            if truth is not None and "task" in params and is_read:
                 truth.answered = at, session
 
     def _show(self, session: ServerSession, told: Json, unread: bool) -> None:

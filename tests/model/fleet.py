@@ -67,11 +67,11 @@ class FleetOracle(Oracle):
         self.finds_again = False  # each replica knows what it has seen itself
         self._dropped: dict[ServerSession, Moment] = {}
 
-    def denied(self, truth: Truth, at: Moment, session: ServerSession, port: int) -> None:
-        """A replica that has not heard of the task keeps nothing of it: a store that fails then is never told."""
+    def denied(self, truth: Truth, at: Moment, session: ServerSession, port: int, is_read: bool) -> None:
+        """What it cannot read no replica tells; what it has not heard of it tells once, if the store serves."""
         serves = self.redis.state == "well" and at.time >= self.redis.well_since + _BACK_S
-        if serves or self._has_heard(port, truth, session, at):
-            super().denied(truth, at, session, port)
+        if is_read and (serves or self._has_heard(port, truth, session, at)):
+            super().denied(truth, at, session, port, is_read)
 
     def dropped(self, session: ServerSession, at: Moment) -> None:
         """The store has what passed before, if it serves."""

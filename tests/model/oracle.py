@@ -220,8 +220,8 @@ class Oracle:
         """An answer, if it is right, says that a task was in a state, or is gone."""
         truth.pass_through(number, at, session)
 
-    def denied(self, truth: Truth, at: Moment, session: ServerSession, _port: int) -> None:
-        """A client was told that a task is gone."""
+    def denied(self, truth: Truth, at: Moment, session: ServerSession, _port: int, _is_read: bool) -> None:
+        """A client was told that a task is gone. `_is_read`: the gateway knows which."""
         truth.pass_through(GONE, at, session)
 
     def dropped(self, session: ServerSession, at: Moment) -> None:
@@ -421,7 +421,8 @@ class Oracle:
         forgets = self._forgets or asked.session.forgotten
         if truth.answered is not None and not forgets:
             at, session = truth.answered
-            if session is asked.session and at < self.knew(asked):
+            later = [life for life in session.lives(truth.id) if life.answered is not None and life.answered[0] > at]
+            if session is asked.session and at < self.knew(asked) and not later:  # the last result tells the method
                 return {False}
         return {True, False} if truth.asked_for or is_taken_for_another else {True}
 

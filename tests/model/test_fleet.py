@@ -18,8 +18,9 @@ EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two 
 
 def played_here() -> list[h.History]:
     """Histories about a task that goes, a caller who is refused at one replica, a task that another replica finds gone
-    without having heard of it, one that cannot be cancelled, and two that slip past a crawl: of a replica that has not
-    heard of the task, and of one that has; and some that are drawn."""
+    without having heard of it (before the store is back; by what cannot be read; after another could not cancel it),
+    one that cannot be cancelled, and two that slip past a crawl: of a replica that has not heard of the task, and of
+    one that has; and some that are drawn."""
     before = (h.Create(), h.Switch(), h.Wait(65), h.Query(), h.Update(), h.Wait(65), h.Query())
     goes = (*before, h.Switch(), h.Query(), h.Delete(), h.Get(), h.Wait(65), h.Switch(), h.Query())
     refused = (h.Create(), h.Wait(), h.Switch(), h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65))
@@ -30,6 +31,8 @@ def played_here() -> list[h.History]:
     listed = (h.Query(), h.Replace(), h.Create(), h.Create(), h.Query(ascending=True), h.Create(leave=4), h.Query())
     slips = (*listed, h.Query(), h.Wait(320), h.Switch(), h.Query(), h.Wait(32), h.Update())
     told_once = (h.Store("killed"), h.Query(), h.Wait(), h.Get(which=2), h.Delete(which=2), h.Switch(), h.Store())
+    unread = (h.Delete(which=2), h.Query(), h.Wait(), h.Fault(kind="encoded"), h.Delete(which=1), h.Get(which=1))
+    twice = (h.Get(which=1, method="tasks/cancel"), h.Wait(), h.Query(), h.Wait(), h.Switch(), h.Get(which=1))
     omitted = (h.Query(), h.Wait(130), h.Query(), h.Wait(3), h.Delete(), h.Wait(65))
     return [
         *(h.History(h.Setting(order="nothing"), events) for events in fixed),
@@ -37,6 +40,8 @@ def played_here() -> list[h.History]:
         h.History(h.Setting(order="nothing", delays=((140, 70),), tasks="c"), cancelled),
         h.History(h.Setting(page_bytes_max=1, order="updated", delays=((16, 70),)), slips),
         h.History(h.Setting(tasks="wccff"), (*told_once, h.Wait(200))),
+        h.History(h.Setting(tasks="ffwc"), (*unread, h.Switch(), h.Wait(64))),
+        h.History(h.Setting(tasks="fcc"), (*twice, h.Delete(which=1), h.Wait(64))),
         h.History(
             h.Setting(cursors="offset", full_crawl_interval=0, per_page=1, delays=((2, 0),), tasks="ccc"), omitted
         ),

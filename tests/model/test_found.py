@@ -413,6 +413,12 @@ FOUND = {
                 (8, 2), (16, 70)), ids_again=5, tasks="c"),
         (Get(method="tasks/result"), Blink(5), Wait(16), Get(), Create(elsewhere=True)),
     ),
+    "the result that made a task comes after that which made a later one of its id": History(
+        Setting(methods=3, ids_again=0, delays=((40, 3), (3, 2), (3, 8), (1, 8), (2, 2), (16, 1), (8, 3), (2, 5),
+                (5, 40), (1, 70), (16, 70), (40, 3))),
+        (Create(elsewhere=True), Get(method="tasks/cancel"), Wait(63), Get(method="tasks/cancel"), Create(method=1),
+         Wait(2), Create(), Wait(63), Query(methods=(1,))),
+    ),
     "the result of a task comes on a resumed stream after its id was given again": History(
         Setting(streams=True, delays=((0, 70), (16, 5)), ids_again=0, listening=True, tasks="c"),
         (Fault(kind="resume", method="tasks/result"), Get(method="tasks/result"), Create(), Wait(64)),
