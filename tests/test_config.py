@@ -19,7 +19,6 @@ from gateway.config import (
     HealthCheck,
     IndexLimits,
     Limits,
-    Match,
     StoreSettings,
     Tls,
     Upstream,
@@ -270,20 +269,13 @@ def test_every_fault_is_told_at_once() -> None:
     ]
 
 
-def test_a_clash_is_told_beside_other_faults() -> None:
+def test_a_clash_is_told_beside_other_faults_but_not_of_a_faulty_value() -> None:
+    """The default of such a one stands for it meanwhile, which nobody has given."""
     twice = "upstreams:\n- {name: a, url: 'http://a/'}\n- {name: a, url: 'http://a/'}\nzzz: 1\n"
-    assert places(refusal(twice)) == [
-        ("gate.yaml:4", "zzz"),
-        ("gate.yaml:3", "upstreams[1].name"),
-        ("gate.yaml:3", "upstreams[1]"),
-    ]
-
-
-def test_a_faulty_value_clashes_with_nothing() -> None:
-    """Its default stands for it meanwhile, which nobody has given."""
-    assert places(refusal(MINIMAL + "listen: 127.0.0.1:9090\nadmin: {listen: x}\n")) == [
-        ("gate.yaml:5", "admin.listen")
-    ]
+    clashes = [("gate.yaml:4", "zzz"), ("gate.yaml:3", "upstreams[1].name"), ("gate.yaml:3", "upstreams[1]")]
+    assert places(refusal(twice)) == clashes
+    faulty = refusal(MINIMAL + "listen: 127.0.0.1:9090\nadmin: {listen: x}\n")
+    assert places(faulty) == [("gate.yaml:5", "admin.listen")]
 
 
 # ---- variables ----
@@ -375,30 +367,22 @@ def test_a_value_may_stand_in_a_file(tmp_path: Path, end: str) -> None:
     assert "p#w" not in str(raised.value) and "${file:" in str(raised.value)
 
 
-def test_only_one_line_end_is_cut(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("127.0.0.1:1\n\n")
-    file = tmp_path / "gate.yaml"
-    file.write_text(MINIMAL + "listen: ${file:secret}\n")
-    with pytest.raises(ConfigError, match="HOST:PORT"):
-        load(file)
+FILES = {
+    "missing": "No such file",
+    "folder": "no file",
+    "large": "larger",
+    "bytes": "no UTF-8",
+    "pipe": "no file",
+    "two ends": "HOST:PORT",  # only one line end is cut
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        *{
-            "missing": "No such file",
-            "folder": "no file",
-            "large": "larger",
-            "bytes": "no UTF-8",
-            "pipe": "no file",
-        }.items()
-    ],
-)
+@pytest.mark.parametrize(("name", "why"), FILES.items())
 def test_a_file_of_a_value_that_cannot_be_read_is_a_fault_that_names_it(tmp_path: Path, name: str, why: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "large").write_bytes(b"x" * (64 * 1024 + 1))
     (tmp_path / "bytes").write_bytes(b"hunter\xff2")
+    (tmp_path / "two ends").write_bytes(b"127.0.0.1:1\n\n")
     os.mkfifo(tmp_path / "pipe")
     file = tmp_path / "gate.yaml"
     file.write_text(MINIMAL + f"listen: ${{file:{name}}}\n")
@@ -463,18 +447,26 @@ def test_defaults() -> None:
     assert config.admin.listen == Address("127.0.0.1", 9090)
 
 
-@pytest.mark.parametrize(
-    ("text", "address", "shown"),
-    [
-        ("0.0.0.0:0", Address("0.0.0.0", 0), "0.0.0.0:0"),
-        ("LocalHost:65535", Address("localhost", 65535), "localhost:65535"),
-        ("'[0:0::1]:8080'", Address("::1", 8080), "[::1]:8080"),
-    ],
-)
-def test_addresses(text: str, address: Address, shown: str) -> None:
-    read = parse(MINIMAL + f"listen: {text}\n", "gate.yaml").listen
-    assert read == address
-    assert str(read) == shown
+VALUES: list[tuple[str, str, Any]] = [
+    *(("listen: %s", text, value) for text, value in (
+        ("0.0.0.0:0", Address("0.0.0.0", 0)), ("LocalHost:65535", Address("localhost", 65535)),
+        ("'[0:0::1]:8080'", Address("::1", 8080)),
+    )),
+    *(("index: {max_age: %s}", text, value) for text, value in (
+        ("500ms", 0.5), ("1s", 1.0), ("1.5s", 1.5), ("10m", 600.0), ("1h", 3600.0), ("0", 0.0), ("0s", 0.0),
+    )),
+    *(("limits: {inspected_event_bytes_max: %s}", text, value) for text, value in (
+        ("64KiB", 1 << 16), ("1024GiB", 1 << 40), ("10MB", 10**7), ("4096", 4096), ("1024B", 1024), ("2KB", 2000),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "text", "value"), VALUES)
+def test_values(line: str, text: str, value: Any) -> None:
+    read: Any = parse(MINIMAL + line % text + "\n", "gate.yaml")
+    for key in re.findall("[a-z_]+(?=:)", line):
+        read = getattr(read, key)
+    assert (read, type(read)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
@@ -492,16 +484,7 @@ def test_urls(text: str, url: Url, authority: str) -> None:
     read = one(MINIMAL.replace("http://127.0.0.1:3001/mcp", text)).url
     assert read == url
     assert read.authority == authority
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("500ms", 0.5), ("1s", 1.0), ("1.5s", 1.5), ("10m", 600.0), ("1h", 3600.0), ("0", 0.0), ("0s", 0.0)],
-)
-def test_durations(text: str, seconds: float) -> None:
-    age = parse(MINIMAL + f"index: {{max_age: {text}}}\n", "gate.yaml").index.max_age
-    assert age == seconds
-    assert type(age) is float
+    assert str(Address("::1", 80)) == "[::1]:80"
 
 
 def durations(kind: Any) -> list[str]:
@@ -530,53 +513,25 @@ def test_a_duration_is_at_most_a_year(kind: Any, text: str) -> None:
             assert f"at most a year (365d); given '{above}'" in refusal(text % (key, above))
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("64KiB", 1 << 16), ("1024GiB", 1 << 40), ("10MB", 10**7), ("4096", 4096), ("1024B", 1024), ("2KB", 2000)],
-)
-def test_sizes(text: str, size: int) -> None:
-    config = parse(MINIMAL + f"limits: {{inspected_event_bytes_max: {text}}}\n", "gate.yaml")
-    assert config.limits.inspected_event_bytes_max == size
-
-
 def test_all_buffers_together_have_room_for_one_body() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(MINIMAL + "limits: {held_bytes_max: 2MiB}\n", "gate.yaml")
     assert "limits.held_bytes_max" in str(caught.value) and "inspected_body_bytes_max" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "key", ["index: {max_age", "index: {full_crawl_interval", "limits: {drain_timeout", "limits: {keepalive_timeout"]
-)
-def test_zero_where_it_means_never_or_at_once(key: str) -> None:
-    parse(MINIMAL + key + ": 0}\n", "gate.yaml")
+GOOD = [
+    *(MINIMAL + key + ": 0}\n" for key in ("index: {max_age", "index: {full_crawl_interval")),
+    *(MINIMAL + key + ": 0}\n" for key in ("limits: {drain_timeout", "limits: {keepalive_timeout")),
+    MINIMAL + "listen: a:0\nadmin: {listen: 'a:0'}\n",  # two ports
+    two(", match: {host: a}", ", match: {host: a, prefix: /b}"),
+    two("", ", match: {prefix: /b}"),
+    *(upstream(f"host: '{host}'") for host in ("upstream", "preserve", "a.b", "[::1]:80")),
+]
 
 
-def test_an_upstream_in_full() -> None:
-    read = one(
-        upstream(
-            "host: Inner.example:8443\nmatch: {host: MCP.example, prefix: /research/v1}\n"
-            "identity_headers: [Authorization, X-Org]\nadd_headers: [x-forwarded, forwarded, via]\n"
-            "connect_timeout: 1s\nresponse_timeout: 0s\nidle_timeout: 0\nrequests_max: 7"
-        )
-    )
-    assert read == Upstream(
-        name="research",
-        url=Url("http", "127.0.0.1", 3001, "/mcp"),
-        host="Inner.example:8443",
-        match=Match(host="mcp.example", prefix="/research/v1"),
-        identity_headers=("Authorization", "X-Org"),
-        add_headers=("x-forwarded", "forwarded", "via"),
-        connect_timeout=1.0,
-        response_timeout=0.0,
-        idle_timeout=0.0,
-        requests_max=7,
-    )
-
-
-@pytest.mark.parametrize("host", ["upstream", "preserve", "a.b", "[::1]:80"])
-def test_host_rules(host: str) -> None:
-    assert one(upstream(f"host: '{host}'")).host == host
+@pytest.mark.parametrize("text", GOOD)
+def test_what_is_accepted(text: str) -> None:
+    parse(text, "gate.yaml")
 
 
 def test_hosts_and_origins_are_in_the_form_that_headers_have() -> None:
@@ -589,20 +544,11 @@ def test_hosts_and_origins_are_in_the_form_that_headers_have() -> None:
     assert config.allowed_origins == ("https://app.example", "http://[::1]:8080", "vscode-webview://x1")
 
 
-def test_upstreams_that_differ_in_host_or_prefix() -> None:
-    assert len(parse(two(", match: {host: a}", ", match: {host: a, prefix: /b}"), "gate.yaml").upstreams) == 2
-    assert len(parse(two("", ", match: {prefix: /b}"), "gate.yaml").upstreams) == 2
-
-
 def test_sections_may_be_empty_or_off() -> None:
     config = parse(MINIMAL + "admin: null\nlog: {}\nindex: {}\nlimits: {}\ntls: null\n", "gate.yaml")
     assert config.admin is None
     assert config.tls is None
     assert (config.index, config.limits) == (IndexLimits(), Limits())
-
-
-def test_one_port_0_for_both_listeners_is_two_ports() -> None:
-    parse(MINIMAL + "listen: a:0\nadmin: {listen: 'a:0'}\n", "gate.yaml")
 
 
 def test_an_alias_stands_for_its_value() -> None:

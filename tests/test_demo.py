@@ -200,16 +200,14 @@ def ports(text: str) -> list[int]:
     ]
 
 
-async def test_once_shows_what_is_won_and_ends() -> None:
+async def test_once_shows_what_is_won_as_the_readme_has_it_and_ends() -> None:
     async with command("demo", "--once") as process:
         status, text = await ended(process)
     assert status == 0, text
     assert max(map(len, text.splitlines())) <= COLUMNS
     assert len(re.findall(r"^  [0-9a-f]{8} +(?:working|input_required) ", text, re.M)) >= 3
-    costs = [
-        [int(number.replace(",", "")) for number in row]
-        for row in re.findall(r"^  (?:by hand|with taskgate): .* ([\d,]+) +([\d,]+) +([\d,]+)$", text, re.M)
-    ]
+    shown = re.findall(r"^  ((?:by hand|with taskgate): .*?) +([\d,]+) +([\d,]+) +([\d,]+)$", text, re.M)
+    costs = [[int(number.replace(",", "")) for number in row[1:]] for row in shown]
     (hand, hand_bytes, hand_asked), first, again, later = costs
     assert hand == hand_asked == 24
     assert (first[0], first[2]) == (1, 24)
@@ -219,13 +217,7 @@ async def test_once_shows_what_is_won_and_ends() -> None:
     assert 0 < first[1] == again[1] < hand_bytes / 10
     assert "Checked: taskgate's answers are those found by hand." in text
     assert re.search(r"http://127\.0\.0\.1:\d+/ is the page", text) and "Two things to try:" in text
-
-
-async def test_the_readme_has_the_figures_that_are_shown() -> None:
-    async with command("demo", "--once") as process:
-        _, text = await ended(process)
     readme = (ROOT / "README.md").read_text()
-    shown = re.findall(r"^  ((?:by hand|with taskgate): .*?) +([\d,]+) +([\d,]+) +([\d,]+)$", text, re.M)
     assert shown == re.findall(r"^\| (.*?: .*?) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", readme, re.M)
     [found] = re.findall(r"The answer has (\d+) tasks", text)
     [(tasks, page)] = re.findall(r"has (\d+) tasks\. It lists (\d+) at a time", text)

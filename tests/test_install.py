@@ -122,7 +122,7 @@ def test_make_says_how_many_packages_it_installs(tmp_path: Path) -> None:
         ("@skipped", True),
         ("tests/rules tests/real/test_try.py", True),
         ("tests/rules/test_index.py -k x", False),
-        ("tests/test_docs.py::test_links_are_found", False),
+        ("tests/test_docs.py::test_every_relative_link_resolves", False),
     ],
 )
 def test_a_chosen_test_installs_what_it_needs(named: str, needs: bool, tmp_path: Path) -> None:

@@ -150,16 +150,8 @@ def check(steps: list[str]) -> None:
         assert how == ({"finish": "whole", "fail": "failed"}[ends[0]] if ends else "waits")
 
 
-@pytest.mark.parametrize("end", [["finish"], ["fail"], ["finish", "fail"]])
-@pytest.mark.parametrize("waits", [True, False])
-def test_what_was_dropped_is_not_taken_for_the_end(waits: bool, end: list[str]) -> None:
-    """The client leaves, and its unread pieces are dropped: its reader, already woken, once took that for the end."""
-    for steps in itertools.permutations(["feed", "drop", *end]):
-        if steps.index("feed") < steps.index(end[0]):  # what comes behind the end is another message
-            check(["turn"] * waits + list(steps))
-
-
 @given(st.lists(st.sampled_from(STEPS), max_size=12))
 @example(["turn", "feed", "finish", "drop"])
 def test_a_reader_gets_every_byte_before_the_end_or_no_end(steps: list[str]) -> None:
+    """A reader that was woken once took it for the end that what it was woken for had been dropped."""
     check(steps)

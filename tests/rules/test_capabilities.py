@@ -158,21 +158,6 @@ for name in ("list", "tasks", "capabilities"):
     TWICE = Object(((name, Object(())), (name, TWICE)))
 
 
-BESIDE = (
-    b'"x":[123456789012345678901234567890,1e400,-1E+999,1.10,%b],"\\u0078\\/":"\\ud83d\\ude00\\"}{\xe2\x80\xa8"'
-    % (b"7" * 5000)
-)
-BESIDE += b',"y":{"tasks":{"list":{"filter":{}}}},"z":' + b"[" * 100 + b"]" * 100
-FORM = b'{"jsonrpc":"2.0","id":1,@,"result":{@,"capabilities":{"tasks":{@,"list":{@},"requests":{@,"a":{@}}},@}}}'
-
-
-def test_every_other_byte_is_kept_and_is_no_reason_not_to_filter() -> None:
-    data = FORM.replace(b"@", BESIDE)
-    edited, server = advertised(data)
-    assert server is not None and server.filtered_here
-    assert inserted(data, edited) and edited.count(BESIDE) == 7
-
-
 @given(results, st.integers(0, 2**32))
 @example(TWICE, 0)
 @example(TWICE, 1)

@@ -236,21 +236,6 @@ def test_it_is_advertised() -> None:
     assert PREFIX in advertised
 
 
-def test_it_is_missed_in_the_documents_and_in_the_reference_model() -> None:
-    before = lacking()
-    with new_criterion.declared():
-        after = {where: names - before.get(where, set()) for where, names in lacking().items()}
-    names = members = {PREFIX, NOT}
-    assert after == {
-        "the table in docs/clients.md": names,
-        "rule 5.1": names,
-        "rule 4.2": members,
-        "the example in docs/clients.md": members,
-        "the flags in docs/choosing.md": set(map(flag, names)),
-        "the plain definition, tests/rules/plain.py": names,
-    }
-
-
 @pytest.mark.usefixtures("declared")
 def test_it_is_a_flag_of_taskgate_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (

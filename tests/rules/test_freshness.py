@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -105,9 +105,8 @@ class Situation:
 UNKNOWN = Situation(pages=0, listing=Listing.NEITHER)
 
 
-def crawled(at: float, **more: Any) -> Situation:
-    """What is known after a crawl of ten pages from a server that appends."""
-    return Situation(at, **more)
+crawled = Situation
+"""What is known after a crawl of ten pages from a server that appends."""
 
 
 @dataclass

@@ -51,27 +51,6 @@ SEVERAL = (
 )
 
 
-def test_several_requests_on_one_connection() -> None:
-    assert read(SEVERAL) == [
-        ("head", b"POST", b"/a", 1, ((b"Host", b"x"), (b"Transfer-Encoding", b"chunked"), (b"Trailer", b"X-T"))),
-        ("body", b"abcz"),
-        ("end", ((b"X-T", b"1"), (b"Authorization", b"evil"))),
-        (
-            "head",
-            b"POST",
-            b"/b?%ff%2F//?",
-            1,
-            ((b"hOST", b"y"), (b"Content-Length", b"5"), (b"X", b"a \t"), (b"x", b"\xfe")),
-        ),
-        ("body", b"hello"),
-        ("end", ()),
-        ("head", b"MKCOL", b"*", 1, ((b"Host", b"x"), (b"A", b""))),
-        ("end", ()),
-        ("head", b"GET", b"//%2F", 0, ()),
-        ("end", ()),
-    ]
-
-
 ABSOLUTE = {
     b"GET http://a:81/b?c": (b"/b?c", b"a:81"),
     b"GET HTTPS://[::1]//b%2F?": (b"//b%2F?", b"[::1]"),
@@ -98,6 +77,8 @@ def test_an_absolute_target_is_a_target_and_a_host(line: bytes) -> None:
 
 @given(st.sets(st.integers(1, len(SEVERAL) - 1)))
 def test_any_split_gives_the_same_events(cuts: set[int]) -> None:
+    """Those that the second reader reads, too."""
+    assert stripped(read(SEVERAL)) == second(SEVERAL)
     edges = [0, *sorted(cuts), len(SEVERAL)]
     assert read(*(SEVERAL[a:b] for a, b in pairwise(edges))) == read(SEVERAL)
 

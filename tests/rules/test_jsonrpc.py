@@ -51,42 +51,20 @@ NO_MESSAGE = {
     "white space": b" \n",
     "batch": b'[{"jsonrpc":"2.0","id":1,"method":"tasks/list"}]',
     "empty batch": b"[]",
-    "string": b'"jsonrpc"',
-    "number": b"2.0",
-    "null": b"null",
-    "true": b"true",
     "object of another kind": b'{"a":1}',
     "no version": b'{"id":1,"method":"a"}',
     "JSON-RPC 1.0": b'{"jsonrpc":"1.0","id":1,"method":"a"}',
     "version as a number": b'{"jsonrpc":2.0,"id":1,"method":"a"}',
-    "null version": b'{"jsonrpc":null,"id":1,"method":"a"}',
     "method of another type": b'{"jsonrpc":"2.0","id":1,"method":1}',
-    "method as a list": b'{"jsonrpc":"2.0","id":1,"method":["a"]}',
-    "cut short": b'{"jsonrpc":"2.0","id":1,"method":"a"',
-    "cut in a string": b'{"jsonrpc":"2.0","id":1,"method":"a',
     "cut in an escape": b'{"jsonrpc":"2.0","id":1,"method":"a\\u00',
     "two messages": b'{"jsonrpc":"2.0","method":"a"}{"jsonrpc":"2.0","method":"a"}',
-    "two lines": b'{"jsonrpc":"2.0","method":"a"}\n{"jsonrpc":"2.0","method":"a"}',
     "NUL behind": b'{"jsonrpc":"2.0","method":"a"}\0',
     "UTF-16": '{"jsonrpc":"2.0","method":"a"}'.encode("utf-16"),
-    "form": b"jsonrpc=2.0&id=1&method=a",
-    "HTML": b"<html></html>",
-    "single quotes": b"{'jsonrpc':'2.0','method':'a'}",
-    "comment": b'{"jsonrpc":"2.0",/* */"method":"a"}',
-    "comma too many": b'{"jsonrpc":"2.0","method":"a",}',
     "comma too many inside": CALL % b"[1,]",
-    "comma missing inside": CALL % b"[1 2]",
     "nan": CALL % b"nan",
     "plus infinity": CALL % b"+Infinity",
     "NaN beside NaN": CALL % b"[NaN NaN]",
     "two byte order marks": b'\xef\xbb\xbf\xef\xbb\xbf{"jsonrpc":"2.0","method":"a"}',
-    "leading zero": CALL % b"01",
-    "lonely minus": CALL % b"-",
-    "point without digits": CALL % b"1.",
-    "plus": CALL % b"+1",
-    "control character in a string": CALL % b'"a\nb"',
-    "unknown escape": CALL % b'"\\x41"',
-    "brackets that cross": CALL % b'[{"a":1]}',
     # Python 3.14 reads as deep as its stack of 8 MB allows: 200,000. Older ones know numbers: 1,000 and 10,000.
     "arrays 1,000,000 deep": CALL % (b"[" * 1_000_000 + b"]" * 1_000_000),
     "objects 1,000,000 deep": CALL % (b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_000),
@@ -227,23 +205,16 @@ anything = documents.documents(documents.objects(documents.values)).filter(lambd
 
 
 @given(anything, st.data())
-def test_find_gives_the_place_of_a_value(data: bytes, drawn: st.DataObject) -> None:
+def test_find_finds_what_is_there_and_nothing_else(data: bytes, drawn: st.DataObject) -> None:
     value = pairs(data)
-    path = drawn.draw(st.sampled_from(lookable(value)))
-    span = jsonrpc.find(data, *path)
-    assert span is not None
-    found = data[slice(*span)]
-    assert found == found.strip()
-    assert pairs(found) == at(value, path)[1]
-
-
-@given(documents.documents(), st.lists(looked_for, min_size=1, max_size=3).map(tuple))
-def test_find_finds_what_is_there_and_nothing_else(data: bytes, path: tuple[str, ...]) -> None:
-    there, expected = at(pairs(data), path)
+    path = drawn.draw(st.sampled_from(lookable(value)) | st.lists(looked_for, min_size=1, max_size=3).map(tuple))
+    there, expected = at(value, path)
     span = jsonrpc.find(data, *path)
     assert (span is not None) is there
     if span is not None:
-        assert pairs(data[slice(*span)]) == expected
+        found = data[slice(*span)]
+        assert found == found.strip()
+        assert pairs(found) == expected
 
 
 NEW = "taskgate: new"
@@ -286,24 +257,6 @@ def test_an_edit_of_what_is_not_there_is_refused(data: bytes, path: tuple[str, .
             jsonrpc.insert(data, path, NEW, b"1")
 
 
-EDITS = {
-    "empty object with white space": (b'{"a": { \n} }', b'{"a": {"n":1 \n} }'),
-    "the same name deeper": (b'{"b":{"a":{}},"a":{"a":{}}}', b'{"b":{"a":{}},"a":{"n":1,"a":{}}}'),
-    "name twice": (b'{"a":{"x":1},"a":{"x":2}}', b'{"a":{"x":1},"a":{"n":1,"x":2}}'),
-    "a backslash before the quote": (b'{"b":"\\\\","a":{}}', b'{"b":"\\\\","a":{"n":1}}'),
-}
-
-
-@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS.keys())
-def test_insert(before: bytes, after: bytes) -> None:
-    assert jsonrpc.insert(before, ("a",), "n", b"1") == after
-
-
-def test_an_edit_of_a_document_with_every_nesting_that_is_read() -> None:
-    data = b'{"x":%b,"a":{}}' % (b'[{"a":' * 200 + b"{}" + b"}]" * 200)
-    assert jsonrpc.insert(data, ("a",), "n", b"1") == data[:-2] + b'"n":1}}'
-
-
 @pytest.mark.parametrize("raw_id", [b"1", b'"1"', b"123456789012345678901234567890", b'"\\u00e9\\/"', b"null"])
 def test_an_answer_carries_the_id_of_its_request_byte_for_byte(raw_id: bytes) -> None:
     answer = jsonrpc.result(raw_id, b'{"x":1.10e400}')
@@ -318,16 +271,6 @@ def test_an_answer_carries_the_id_of_its_request_byte_for_byte(raw_id: bytes) ->
 def test_an_error_of_an_unknown_request_has_a_null_id_and_no_data() -> None:
     error = jsonrpc.error(b"", jsonrpc.INTERNAL_ERROR, "no")
     assert json.loads(error) == {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "no"}}
-
-
-def test_messages_of_our_own() -> None:
-    request = plain.parsed(jsonrpc.request("taskgate-1", "tasks/get", {"taskId": "a"}))
-    assert (bytes(request.id), request.method, bytes(request.params)) == (
-        b'"taskgate-1"',
-        "tasks/get",
-        b'{"taskId":"a"}',
-    )
-    assert request.is_request
 
 
 @pytest.mark.parametrize(

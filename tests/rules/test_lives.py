@@ -74,20 +74,6 @@ def raw(
 # ---- one life ----
 
 
-def test_a_life_is_counted_once_whoever_sees_it(play: Play) -> None:
-    play.made()
-    play.made()  # a stream that is resumed may show it again
-    for key in (ANN, BOB):
-        play.shown("working", key=key)
-        play.shown("input_required", key=key)
-        play.made()
-    assert play.is_so("render started 1", "render input_required 1")
-    for key in (ANN, BOB):
-        play.shown("completed", key=key)
-        play.shown("working", key=key)  # an answer that comes late
-    assert play.is_so("render started 1", "render completed 1")
-
-
 def test_one_upstream_has_one_task_of_an_id(play: Play) -> None:
     """Some clients put a secret of their own into the target: `?key=1`, `?key=2`."""
     play.made()
@@ -139,39 +125,7 @@ def test_what_had_ended_when_it_was_first_seen_is_not_counted(play: Play) -> Non
     assert play.is_so()
 
 
-def test_a_result_says_how_a_task_has_ended(play: Play) -> None:
-    play.made("a")
-    play.made("b")
-    play.lives.take_in(ANN, Observation(ended="a"))
-    play.lives.take_in(ANN, Observation(ended="b", has_failed=True))
-    play.shown("working", "a")
-    assert play.is_so("render started 2", "render completed 1", "render failed 1")
-
-
 # ---- an id that is given again ----
-
-
-def test_an_id_that_is_given_again_has_another_life(play: Play) -> None:
-    play.made()
-    play.made(created="2026-05-28T20:10:00Z", tool="train")
-    assert play.is_so("render started 1", "render lost 1", "train started 1", "train working 1")
-    play.shown("completed", created="2026-05-28T20:10:00Z")
-    play.passes(60)
-    play.shown("working", created="2026-05-28T20:27:00Z")
-    play.passes(6)
-    assert play.is_so(
-        "render started 1", "render lost 1", "train started 1", "train completed 1", " started 1", " working 1"
-    )
-
-
-def test_late_news_of_the_life_before_changes_nothing(play: Play) -> None:
-    play.made()
-    play.made(created="2026-05-28T20:10:00Z")
-    play.shown("failed")
-    assert play.is_so("render started 2", "render lost 1", "render working 1")
-    play.shown("completed", created="2026-05-28T20:10:00Z")
-    play.shown("working")
-    assert play.is_so("render started 2", "render lost 1", "render completed 1")
 
 
 def test_the_result_that_made_the_life_before_may_come_late(play: Play) -> None:

@@ -115,35 +115,6 @@ def test_a_request_about_tasks_is_observed_and_the_response_to_another_says_noth
     assert not observations.is_observed(response({"task": a_task()}))
 
 
-def test_a_task_is_kept_as_it_came() -> None:
-    raw = b'{"taskId" : "a","x":1.10e400, "status":"working","y":"\\u00e9\\/", "createdAt":"2025-11-25T10:30:00Z"}'
-    asked = {"tasks/get": raw, "tasks/cancel": raw, "tasks/list": b'{"tasks":[ %b , %b]}' % (raw, raw)}
-    for method, result in asked.items():
-        answer = plain.parsed(b'{"jsonrpc":"2.0","id":1,"result": %b }' % result)
-        found = observations.of_response(request(method, AUGMENTED), answer)
-        assert found is not None
-        assert {raw for _, raw in found.shown} == {raw}
-
-
-def test_the_meta_of_a_message_is_not_the_task_s() -> None:
-    """A task is the same, whether `tasks/get` or `tasks/list` reported it. Its bytes are kept exactly."""
-    raw = b'{"taskId":"a","_meta":{"x":1},"x":1.10e400,"status":"working","y":{"_meta":2},"z":"\\u00e9_meta"}'
-    for found in (
-        observations.of_response(request("tasks/get", GET), jsonrpc.Message("2.0", result=_raw(raw))),
-        observations.of_notification(jsonrpc.Message("2.0", method=observations.STATUS_NOTIFICATION, params=_raw(raw))),
-    ):
-        assert found is not None
-        ((_, only),) = found.shown
-        assert documents.pairs(only) == documents.Object(
-            tuple(member for member in documents.pairs(raw).members if member[0] != "_meta")
-        )
-        assert all(kept in only for kept in (b"1.10e400", b'{"_meta":2}', b'"\\u00e9_meta"'))
-
-
-def _raw(data: bytes) -> Any:
-    return jsonrpc.members(b'{"x":%b}' % data)["x"]
-
-
 metas = documents.objects(documents.values).map(lambda o: documents.Object((*o.members, ("_meta", None), *o.members)))
 
 
@@ -203,13 +174,6 @@ def test_a_message_that_is_no_response(passing: Message, says: str) -> None:
 def test_a_notification_that_cannot_be_read_is_a_doubt(params: Any) -> None:
     found = observations.of_notification(message(method="notifications/tasks/status", params=params))
     assert said(found) == "doubt"
-
-
-def test_a_page() -> None:
-    for following, expected in (({"nextCursor": "x"}, "x"), ({"nextCursor": None}, None), ({}, None)):
-        tasks, cursor = observations.parse_page(response({"tasks": [a_task(), a_task("b")], **following, "_meta": {}}))
-        assert [task.parse(raw).id for raw in tasks] == ["a", "b"]
-        assert cursor == expected
 
 
 @pytest.mark.parametrize(
@@ -281,7 +245,3 @@ def test_no_message_raises(method: str, params: bytes, result: bytes, is_error: 
 def test_when_a_task_may_vanish(created: str, ttl: bytes, expires_unix_s: float) -> None:
     raw = b'{"taskId":"a","status":"working","createdAt":"%b","ttl":%b}' % (created.encode(), ttl)
     assert task.parse(raw).expires_unix_s == expires_unix_s
-
-
-def test_a_task_without_a_ttl_has_no_end() -> None:
-    assert task.parse(plain.raw_task("a", "working", "2025-11-25T10:30:00Z", None)).expires_unix_s == task.NO_END

@@ -1,8 +1,10 @@
 """What errors show of a peer's words: printable, short, and both ends of it; and tasks on a terminal."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,9 +63,12 @@ def test_a_row_is_no_wider_than_its_terminal() -> None:
     assert 78 <= len(row) + row.count("漢") <= 80
 
 
-def test_an_age_is_in_its_largest_unit() -> None:
+def test_an_age_is_in_its_largest_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(time, "time", now.timestamp)
+
     def age(**ago: float) -> str:
-        return _shown("1", created=(datetime.now(UTC) - timedelta(**ago)).isoformat())[0].split()[-1]
+        return _shown("1", created=(now - timedelta(**ago)).isoformat())[0].split()[-1]
 
     ages = [age(minutes=-9), age(seconds=9.5), age(minutes=59.5), age(hours=23.5), age(days=400)]
     assert ages == ["0s", "9s", "59m", "23h", "400d"]

@@ -1,7 +1,6 @@
 """Cursors that spell criteria: they mean what the same parameters mean, and are refused with the same words."""
 
 import json
-import random
 from typing import Any
 from urllib.parse import quote
 
@@ -40,12 +39,6 @@ def faults(text: str, **beside: Any) -> list[Fault]:
 def fault(text: str, **beside: Any) -> Fault:
     (only,) = faults(text, **beside)
     return only
-
-
-def test_the_example_of_the_documents() -> None:
-    assert spelled("taskgate:?status=failed&createdAfter=2026-11-20T00:00:00Z") == Query(
-        status=frozenset({"failed"}), createdAfter=plain.instant("2026-11-20T00:00:00Z")
-    )
 
 
 def query_string(params: dict[str, Any]) -> str:
@@ -210,15 +203,3 @@ def test_a_criterion_that_is_declared_can_be_spelled() -> None:
         assert fault("taskgate:?testOnlyStatusNot=done") == Fault(
             "cursor.testOnlyStatusNot", '"done"', "an array of statuses"
         )
-
-
-@given(st.text(max_size=30), st.randoms())
-def test_any_text_is_read_as_it_was_before_it_was_escaped(text: str, rng: random.Random) -> None:
-    """Each byte may be escaped, in capitals or not; what stands raw stays: `=`, spaces and line ends are no escapes."""
-    spelt = "".join(
-        one
-        if one not in "%&," and rng.random() < 0.5
-        else "".join(rng.choice(("%%%02x", "%%%02X")) % b for b in one.encode())
-        for one in text
-    )
-    assert spelled("taskgate:?taskIds=x&taskIds=" + spelt) == Query(taskIds=frozenset({"x", *([text] if text else [])}))

@@ -220,11 +220,6 @@ def test_beyond_so_many_marked_events_of_one_piece_the_rest_passes_unread(size: 
     assert all(e.whole for e in Parser(UNLIMITED, [b"tasks/status"]).feed(messages * 250))
 
 
-def test_a_piece_of_an_event_too_large_tells_nothing() -> None:
-    event = Event(b"data: x\nid: 1\nretry: 5\n\n", whole=False)
-    assert (event.data, event.id, event.retry_ms) == (None, None, None)
-
-
 def other_lines(raw: bytes) -> list[bytes]:
     """The lines of an event that are not its data, with their ends; a byte order mark apart."""
     found = re.findall(rb"[^\r\n]*(?:\r\n|\n|\r)", raw.removeprefix(BOM))
@@ -257,27 +252,6 @@ def test_new_data_is_read_back_and_every_other_line_is_kept(stream: bytes, data:
         changed = b"".join([*(e.raw for e in before), edited, *(e.raw for e in behind)])
         expected = Heard(data, event.id, event.retry_ms, event.is_message)
         assert standard(changed) == heard(fed([changed])) == [*heard(before), expected, *heard(behind)]
-
-
-WITH_DATA = {
-    "CR": (b"data: a\rid: 1\r\r", b"data: N\rid: 1\r\r"),
-    "no space behind the colon": (b"data:a\n\n", b"data:N\n\n"),
-    "several lines become one": (b"data: a\n: between\ndata: b\n\n", b"data: N\n: between\n\n"),
-    "byte order mark before another field": (BOM + b"id: 1\ndata: a\n\n", BOM + b"id: 1\ndata: N\n\n"),
-    "the second half of a CRLF that was split": (b"\ndata: a\r\n\r", b"\ndata: N\r\n\r"),
-}
-
-
-@pytest.mark.parametrize(("before", "after"), WITH_DATA.values(), ids=WITH_DATA.keys())
-def test_with_data(before: bytes, after: bytes) -> None:
-    (event,) = fed([before])
-    assert event.with_data(b"N") == after
-
-
-def test_data_that_begins_a_line_with_a_space_keeps_it() -> None:
-    (event,) = fed([b"data:{\ndata:  1}\n\n"])
-    assert event.data == b"{\n 1}"
-    assert [e.data for e in fed([event.with_data(event.data)])] == [event.data]
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -218,27 +218,6 @@ async def test_a_value_that_says_nothing_harms_nobody(said: str, fleet: Fleet, s
         assert await other.ids(caller) == [made]
 
 
-async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Fleet, store: Store) -> None:
-    store.kill()
-    async with fleet.replica(serves=False) as one:
-        caller = await one.open()
-        made = await one.make(caller)
-        assert await one.ids(caller) == [made]
-        store.start()
-        await known(store, 1)
-
-
-async def test_a_reload_keeps_the_store_and_cannot_change_it(fleet: Fleet, store: Store) -> None:
-    async with fleet.pair() as (one, other):
-        app = one.gateway.app
-        assert app is not None
-        app.reload(lambda config: config)
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
-        assert await other.ids(caller) == [made]
-
-
 def test_ended_sessions_displace_nothing_else_that_a_failing_store_must_hear_of() -> None:
     """Any stranger can end sessions. 10,000 ends made it forget that a task of somebody else's had gone."""
     owed = PendingEnds()

@@ -17,7 +17,7 @@ from tests.certificates import Authority
 from tests.launch import ROOT, eventually, held_port, port_of
 from tests.redis_process import Store
 from tests.relay.messages import call, filtered, task
-from tests.store.conftest import NATIVE, PATIENCE, Caller, Fleet, known
+from tests.store.conftest import NATIVE, PATIENCE, Caller, Fleet, Replica, known
 
 
 async def values(store: Store) -> list[str]:
@@ -54,7 +54,11 @@ async def test_with_tls_the_certificate_of_the_store_is_checked(
             if name == "localhost":
                 await eventually(lambda: told(store, 3), "a session and a task in the store's database 3")
             else:
-                assert await one.sample("store_failures_total", why="unreachable") > 0
+                await eventually(lambda: unreachable(one), "the failure in the metrics")
+
+
+async def unreachable(replica: Replica) -> bool:
+    return await replica.sample("store_failures_total", why="unreachable") > 0
 
 
 async def told(store: Store, database: int) -> bool:
