@@ -116,13 +116,6 @@ async def test_a_malformed_chunk_behind_expect_is_the_clients_fault(rig: Rig, wa
     assert await failures() == before
 
 
-async def test_an_unknown_expectation_is_not_the_gateways_to_judge(rig: Rig) -> None:
-    one, peer = await rig.begin(request(b"PUT", fields=[TEXT, b"Expect: the-unexpected"], body=b"x"))
-    assert rig.upstream.requests[0].value(b"expect") == b"the-unexpected"
-    await peer.send(response(status=b"417 Expectation Failed"))
-    assert (await one.response()).status == 417
-
-
 async def test_a_body_that_nobody_read_does_not_hold_up_the_next_request(gateways: Gateways) -> None:
     """The body has arrived whole and has paused reading when the gateway answers the request itself."""
     async with rig_with(gateways, upstream={"requests_max": 1, "connect_timeout": "1s"}) as rig:

@@ -21,7 +21,7 @@ from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, dumps, fault, filtered, page, result, task
 from tests.relay.rig import Rig, Script, Server, body, rig_with
-from tests.relay.wire import answer, chunked, post, request
+from tests.relay.wire import answer, post, request
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -342,15 +342,6 @@ async def test_a_ttl_that_is_too_long_is_lowered_and_nothing_else(gateways: Gate
         [seen] = rig.upstream.requests
         assert seen.body == TTL % sent
         assert seen.value(b"content-length") == b"%d" % len(TTL % sent)
-
-
-async def test_a_ttl_in_a_chunked_body_is_lowered_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, echo, guards={"task_ttl_max": "60s"}) as rig:
-        data = TTL % b"99999999"
-        fields = [b"Content-Type: application/json", b"Transfer-Encoding: chunked"]
-        assert (await rig.ask(request(b"POST", b"/mcp", fields) + chunked(data[:40], data[40:]))).status == 200
-        [seen] = rig.upstream.requests
-        assert seen.body == TTL % b"60000"
 
 
 async def test_without_guards_nothing_is_lowered_or_refused(gateways: Gateways) -> None:
