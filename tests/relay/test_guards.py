@@ -243,47 +243,36 @@ async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways:
         assert await statuses(rig, ALICES) == [429], "8 were taken"
 
 
-INVENTED = [
-    pytest.param([lambda n: b"X-Invented: %d" % n], id="a field"),
-    pytest.param([lambda n: b"X-Invented-%d: 1" % n], id="a name"),
-    pytest.param([lambda n: b"X-Forwarded-For: 10.0.0.%d" % n], id="an address"),
-    pytest.param([lambda n: ALICE, lambda n: b"Cookie: %d" % n], id="a cookie beside Authorization"),
-    pytest.param([lambda n: b"Cookie: alice", lambda n: b"X-Api-Key: %d" % n], id="a key beside a cookie"),
-    pytest.param([lambda n: b"Mcp-Session-Id: %d" % n], id="a session"),
-    pytest.param([lambda n: b"Proxy-Authorization: %d" % n], id="of another proxy"),
-]
+ONE_CLIENT: dict[str, Callable[[int], bytes]] = {
+    "an invented field": lambda n: b"X-Invented: %d" % n,
+    "an invented name": lambda n: b"X-Invented-%d: 1" % n,
+    "an address": lambda n: b"X-Forwarded-For: 10.0.0.%d" % n,
+    "a session": lambda n: b"Mcp-Session-Id: %d" % n,
+    "of another proxy": lambda n: b"Proxy-Authorization: %d" % n,
+    "a cookie beside Authorization": lambda n: ALICE + b"\r\nCookie: %d" % n,
+    "a key beside a cookie": lambda n: b"Cookie: alice\r\nX-Api-Key: %d" % n,
+    "white space behind it": lambda n: ALICE + b" " * n,
+    "tabs behind it": lambda n: ALICE + b"\t" * n,
+    "white space inside": lambda n: b"Authorization: Bearer " + b" " * n + b"alice",
+    "case": lambda n: b"Authorization: " + [b"bearer", b"Bearer", b"BEARER", b"beareR"][n] + b" alice",
+    "a word behind the token": lambda n: ALICE + b" %d" % n,
+    "a second field behind it": lambda n: ALICE + b"\r\nAuthorization: %d" % n,
+    "a second field before it": lambda n: b"Authorization: %d\r\n" % n + ALICE,
+    "a second cookie field": lambda n: b"Cookie: alice\r\nCookie: %d" % n,
+}
 
 
-@pytest.mark.parametrize("fields", INVENTED)
-async def test_an_invented_field_makes_no_other_client(
-    gateways: Gateways, fields: list[Callable[[int], bytes]]
+NAMED = ["authorization", "Cookie"]
+_BOTH_NAMED = "a cookie beside Authorization", NAMED
+
+
+@pytest.mark.parametrize(("how", "named"), [(h, n) for n in (None, NAMED) for h in ONE_CLIENT if (h, n) != _BOTH_NAMED])
+async def test_what_is_invented_or_spelled_otherwise_makes_no_other_client(
+    gateways: Gateways, how: str, named: list[str] | None
 ) -> None:
-    async with guarded(gateways) as rig:
-        asked = [post(ASK, *(field(n) for field in fields)) for n in range(4)]
-        assert await statuses(rig, *asked) == [200, 200, 429, 429]
-
-
-SPELLED = [
-    pytest.param(lambda n: ALICE + b" " * n, id="white space behind it"),
-    pytest.param(lambda n: ALICE + b"\t" * n, id="tabs behind it"),
-    pytest.param(lambda n: b"Authorization: Bearer " + b" " * n + b"alice", id="white space inside"),
-    pytest.param(lambda n: b"Authorization: " + [b"bearer", b"Bearer", b"BEARER", b"beareR"][n] + b" alice", id="case"),
-    pytest.param(lambda n: ALICE + b" %d" % n, id="a word behind the token"),
-    pytest.param(lambda n: ALICE + b"\r\nAuthorization: %d" % n, id="a second field behind it"),
-    pytest.param(lambda n: b"Authorization: %d\r\n" % n + ALICE, id="a second field before it"),
-    pytest.param(lambda n: b"Cookie: alice\r\nCookie: %d" % n, id="a second cookie field"),
-]
-
-
-@pytest.mark.parametrize("named", [None, ["authorization", "Cookie"]], ids=["any", "identity_headers"])
-@pytest.mark.parametrize("field", SPELLED)
-async def test_a_credential_spelled_otherwise_is_the_same_client(
-    gateways: Gateways, field: Callable[[int], bytes], named: list[str] | None
-) -> None:
-    """Servers take each of these for one token. Several fields count by the address: one of them is invented."""
+    """Servers take each spelling for one token. Several fields count by the address: one of them is invented."""
     async with guarded(gateways, upstream={"identity_headers": named}) as rig:
-        asked = [post(ASK, field(n)) for n in range(4)]
-        assert await statuses(rig, *asked) == [200, 200, 429, 429]
+        assert await statuses(rig, *(post(ASK, ONE_CLIENT[how](n)) for n in range(4))) == [200, 200, 429, 429]
 
 
 async def test_clients_are_told_apart_by_authorization_then_cookie_then_address(gateways: Gateways) -> None:
