@@ -122,17 +122,6 @@ async def test_who_sees_what(
         assert await listed(rig, maker) == ["t-1"]
 
 
-async def test_a_denied_task_is_asked_for_in_no_third_session(gateways: Gateways) -> None:
-    """Each session of the TypeScript SDK 1.32 denies the tasks of all others."""
-    async with rig_with(gateways, serving(by_session), index={"max_age": "60s"}) as rig:
-        for name in ("t-1", "t-2"):
-            await rig.ask(ADA.post(call("tools/call", name=name, task={})))
-        for number in range(4):
-            assert await listed(rig, ADA._replace(session=b"new-%d" % number)) == []
-        assert len(rig.asked("tasks/get")) == 2
-        assert await listed(rig, ADA) == ["t-2", "t-1"]
-
-
 @pytest.mark.parametrize(("status", "renewed", "again"), [(401, ["t-1"], ["t-1"]), (404, [], ["t-1"])])
 async def test_a_refusal_forgets_no_id_and_the_end_of_a_session_those_of_the_session(
     gateways: Gateways, status: int, renewed: list[str], again: list[str]
