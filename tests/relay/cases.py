@@ -1,7 +1,8 @@
 """The table: what must be the same through the gateway as directly, but for what DESIGN 3 lists: fields, streams, ends.
 
-Other legal traffic is generated (test_generated.py); who dies in an exchange, and when: tests/soak. What is hostile or odd
-stands in the tables of tests/attack.
+Other legal traffic is generated (test_generated.py), who dies in an exchange is drawn (tests/soak); what is hostile or
+odd stands in the tables of tests/attack.
+"""
 
 import gzip
 import zlib

@@ -140,7 +140,7 @@ async def test_a_reload_changes_how_is_logged(gateways: Gateways) -> None:
 
 async def test_a_drain_takes_new_connections_for_its_delay(gateways: Gateways) -> None:
     """What Kubernetes needs: it goes on sending clients for a while."""
-    with gateways.process(1, limits={"shutdown_delay": "2s"}) as gateway:
+    with gateways.process(1, limits={"shutdown_delay": "4s"}) as gateway:
         gateway.signal(signal.SIGTERM)
         await eventually(lambda: gateway.get("/readyz")[0] == 503, "/readyz says no")
         connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=5)

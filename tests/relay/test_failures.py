@@ -104,7 +104,7 @@ async def test_a_slow_upload_is_not_a_slow_upstream(hasty_rig: Rig) -> None:
     one = await hasty_rig.client(request(b"PUT", fields=[b"Content-Type: text/plain", b"Content-Length: 30"]))
     peer = await hasty_rig.upstream.head()
     for _ in range(30):
-        await asyncio.sleep(0.08)
+        await asyncio.sleep(0.05)
         await one.send(b"x")
     await hasty_rig.upstream.request()
     assert (await one.response()).status == 504, "but it is one once all has come"
@@ -124,7 +124,7 @@ async def test_a_body_may_take_its_time_when_the_head_was_quick(hasty_rig: Rig) 
     one, peer = await hasty_rig.begin(hasty_rig.post(call("tools/call")))
     await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
     for _ in range(10):
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.15)
         await peer.send(b"1")
     assert (await one.response()).body == b"1" * 10
 

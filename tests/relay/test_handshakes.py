@@ -190,7 +190,7 @@ async def test_failed_handshakes_write_one_line_a_second(rig: Rig) -> None:
     await failed(rig.gateway, {"not_tls": 50})
     await all_told(rig.gateway, 50)
     seconds = [line["time"][:19] for line in lines(rig.gateway)]
-    assert len(seconds) <= 3, seconds
+    assert len(set(seconds)) == len(seconds) < 50, seconds
 
 
 async def test_handshakes_that_are_abused_are_each_counted_once(rig: Rig, tls: Json) -> None:
