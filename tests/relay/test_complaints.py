@@ -80,26 +80,6 @@ async def test_a_session_that_its_client_has_ended_is_not_answered_from_what_is_
         assert (await session.ask(filtered(2))).status == 404
 
 
-METADATA = [b"/.well-known/oauth-protected-resource", b"/.well-known/oauth-protected-resource/mcp"]
-METADATA += [b"/.well-known/oauth-authorization-server", b"/.well-known/openid-configuration/mcp?x=%2F"]
-
-
-@pytest.mark.parametrize("target", METADATA)
-async def test_the_resource_matches_the_proxys_address_where_host_is_preserved(
-    gateways: Gateways, target: bytes
-) -> None:
-    """A server that derives `resource` from the Host must see the client's Host."""
-
-    async def describe(asked: Message, _peer: Peer) -> bytes:
-        return answer({"resource": "http://" + (asked.value(b"host") or b"").decode() + "/mcp"})
-
-    async with rig_with(gateways, describe, upstream={"host": "preserve"}) as rig:
-        host = b"localhost:%d" % rig.gateway.port
-        got = await rig.ask(request(target=target, host=host))
-        assert rig.upstream.requests[0].target == target
-        assert body(got)["resource"] == f"http://localhost:{rig.gateway.port}/mcp"
-
-
 async def test_sessions_are_not_leaked_when_nobody_sends_delete(hasty_rig: Rig) -> None:
     """`index.idle_timeout` is a second there."""
     hasty_rig.serve(Server({None: page(TASKS)}))
