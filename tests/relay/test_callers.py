@@ -77,7 +77,7 @@ async def test_whatever_is_asked_of_tasks_drifts(gateways: Gateways, asked: Json
         assert (await seen(rig))[::2] == (1, [["x-odd"]])
 
 
-NO_DRIFTS = {
+NO_DRIFTS: dict[str, tuple[Script, list[bytes]]] = {
     "a renewed token": (ONE_PAGE, [b"Mcp-Session-Id: s", b"authorization: a %d"]),
     "a renewed cookie": (ONE_PAGE, [b"Mcp-Session-Id: s", b"Cookie: session=%d"]),
     "no session": (ONE_PAGE, [b"Authorization: Bearer shared", b"X-User: %d"]),  # as many users as requests
@@ -267,6 +267,14 @@ async def test_what_it_cannot_get_is_not_advertised_to_such_a_caller(rig: Rig, s
         assert ("filter" in final(got)["result"]["capabilities"]["tasks"]["list"]) is has_filter
         if not has_filter:
             assert (got.value(b"content-length") is None) is False
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_that_filters_natively_gets_such_a_callers_lists(rig: Rig, stream: bool) -> None:
+    rig.serve(initializing({"list": {"filter": {}}}, stream))
+    await rig.ask(post(call("initialize"), b"DPoP: a"))
+    got = await rig.ask(post(filtered(), b"Mcp-Session-Id: s-1", b"DPoP: b"))
+    assert final(got)["error"]["message"] == "what the server says"
 
 
 async def test_a_token_of_dpop_whose_proof_is_checked_in_front_is_asked_for(rig: Rig) -> None:

@@ -275,6 +275,16 @@ async def test_a_query_with_a_lone_surrogate_is_answered_and_not_relayed(rig: Ri
     assert (final(got)["id"], ids(final(got))) == ("a", [])
 
 
+async def test_a_query_whose_id_no_answer_could_repeat_passes(rig: Rig) -> None:
+    async def script(_asked: Message, _peer: Peer) -> bytes:
+        return answer(result(1, {}))
+
+    rig.serve(script)
+    asked = b'{"jsonrpc":"2.0","id":"\\udc00","method":"tasks/list","params":{"status":["completed"]}}'
+    await rig.ask(request(b"POST", body=asked, fields=[b"Content-Type: application/json"]))
+    assert [seen.body for seen in rig.upstream.requests] == [asked]
+
+
 # ---- what arrives on the crawler's streams (DESIGN 5.7) ----
 
 

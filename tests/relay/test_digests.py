@@ -101,21 +101,17 @@ async def test_a_document_that_is_moved(rig: Rig, framing: str, target: bytes) -
         check(got, edited=origin == rig.place.authority)
 
 
-async def test_a_refusal_of_the_gateways_own_request(rig: Rig) -> None:
-    """It is relayed with the client's id in place of the gateway's."""
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_refusal_of_the_gateways_own_request(rig: Rig, named: bool) -> None:
+    """It is relayed with the client's id in place of the gateway's, if it names that."""
 
     async def script(asked: Message, _peer: Peer) -> bytes:
-        said = dumps({"jsonrpc": "2.0", "id": body(asked)["id"], "error": {"code": -1, "message": "no"}})
-        return framed("chunks", said, JSON, OTHERS, b"401 Unauthorized")
+        said = {"jsonrpc": "2.0", "id": body(asked)["id"] if named else None, "error": {"code": -1, "message": "no"}}
+        return framed("chunks", dumps(said), JSON, OTHERS, b"401 Unauthorized")
 
     rig.serve(script)
     got = await rig.ask(rig.post(filtered(7)))
-    assert (got.status, body(got)["id"], told(got)) == (401, 7, set())
-
-
-async def test_a_refusal_that_names_no_id_of_the_gateways_keeps_them(rig: Rig) -> None:
-    rig.serve(says(response(b"no", *DIGESTS, status=b"401 Unauthorized")))
-    assert told(await rig.ask(rig.post(filtered(7)))) == NAMES
+    assert (got.status, body(got)["id"], told(got)) == (401, 7 if named else None, set() if named else NAMES)
 
 
 @pytest.mark.parametrize("in_chunks", [False, True])

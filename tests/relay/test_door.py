@@ -109,17 +109,12 @@ async def test_a_head_that_is_too_slow_gets_408(hasty_rig: Rig) -> None:
     await one.ends()
 
 
-async def test_a_connection_that_says_nothing_is_closed(hasty_rig: Rig) -> None:
-    one = await hasty_rig.client()
-    assert await one.ends() == "fin"
-    assert one.received == b""
-
-
-async def test_a_connection_that_has_been_idle_is_closed(hasty_rig: Rig) -> None:
+@pytest.mark.parametrize("asked", [b"", request()], ids=["says nothing", "idle"])
+async def test_a_connection_that_says_nothing_or_has_been_idle_is_closed(hasty_rig: Rig, asked: bytes) -> None:
     hasty_rig.serve(_ok)
-    one = await hasty_rig.client(request())
-    assert (await one.response()).status == 200
+    one = await hasty_rig.client(asked)
     assert await one.ends() == "fin"
+    assert [got.status for got in one.responses()] == [200] * bool(asked)
 
 
 async def test_requests_to_the_upstream_have_a_limit_and_what_waits_is_served(gateways: Gateways) -> None:
