@@ -16,7 +16,7 @@ import itertools
 import pytest
 
 from tests.launch import Gateways, eventually
-from tests.peer import Client, Peer
+from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, fault, filtered, initialized, notification, page, result, task
 from tests.relay.rig import Rig, Server, Session, body, final, rig_with, told
@@ -33,13 +33,6 @@ FILTER: Json = {
 
 def get(*fields: bytes, target: bytes = b"/mcp") -> bytes:
     return request(target=target, fields=[b"Accept: text/event-stream", *fields])
-
-
-async def opened(rig: Rig, number: int = 1, *fields: bytes) -> tuple[Client, Peer]:
-    one, peer = await rig.begin(get(*fields))
-    await peer.send(stream())
-    await one.hears(b"\r\n\r\n")
-    return one, peer
 
 
 # ---- streams ----

@@ -16,7 +16,6 @@ from tests.relay.messages import call, filtered
 from tests.relay.rig import Rig, body, failed, rig_with
 from tests.relay.wire import chunk, post, request, response
 
-JSON = b"Content-Type: application/json\r\n"
 TEXT = b"Content-Type: text/plain\r\n"
 
 

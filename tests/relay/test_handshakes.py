@@ -23,8 +23,7 @@ from tests.relay.wire import LAST_CHUNK, chunk, request, response
 NAME: Final = b"\0\x09localhost"
 COUNT: Final = "taskgate_tls_handshake_failures_total"
 ABUSES: Final = 150
-SOON: Final = {"request_timeout": "1s"}  # for those that wait for it
-LATER: Final = {"request_timeout": "4s"}  # for those that are to come before it, on a busy machine too
+LATER: Final = {"request_timeout": "4s"}  # some wait for it; the others come before it, on a busy machine too
 
 Way: TypeAlias = Callable[[Rig, Path], Awaitable[None]]
 
