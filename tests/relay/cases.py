@@ -1,6 +1,7 @@
 """The table: what must be the same through the gateway as directly, but for what DESIGN 3 lists: fields, streams, ends.
 
-Other legal traffic is generated (test_generated.py); what is hostile or odd stands in the tables of tests/attack.
+Other legal traffic is generated (test_generated.py), who dies in an exchange is drawn (tests/soak); what is hostile or
+odd stands in the tables of tests/attack.
 """
 
 import gzip
@@ -10,11 +11,9 @@ from typing import Final
 
 from tests.relay.harness import (
     Case,
-    Step,
     arrives,
     begins,
     client,
-    client_leaves,
     exchange,
     upstream,
     upstream_ends,
@@ -106,7 +105,7 @@ def header_fields() -> Iterator[Case]:
     )
 
 
-# ---- bodies, and requests one behind the other ----
+# ---- bodies ----
 
 
 def bodies_as_they_come() -> Iterator[Case]:
@@ -151,29 +150,6 @@ def bodies_as_they_come() -> Iterator[Case]:
             upstream_ends("fin"),
         ],
     )
-
-
-def connections() -> Iterator[Case]:
-    kinds = [
-        GET,
-        post(call("ping")),
-        request(b"PUT", fields=[TEXT], body=b"x" * 500),
-        request(b"HEAD"),
-        request(b"PUT", fields=[TEXT, CHUNKED]) + chunked(b"a", trailers=[b"X-Sum: 1"]),
-        GET,
-    ]
-    answers = [
-        response(b"1"),
-        answer(result(1, {})),
-        _raw(b"200 OK", CHUNKED, body=chunked(b"a", b"b")),
-        _raw(b"200 OK", b"Content-Length: 3"),
-        _raw(b"204 No Content"),
-        response(b"last"),
-    ]
-    both = list(zip(kinds, answers, strict=True))
-    yield Case("kept alive: requests of all kinds", [s for n, (q, a) in enumerate(both, 1) for s in exchange(q, a, n)])
-    turns: list[Step] = [s for n, (_, a) in enumerate(both, 1) for s in (arrives(n), upstream(a))]
-    yield Case("pipelined: requests of all kinds", [client(b"".join(kinds)), *turns])
 
 
 # ---- messages that are looked at, and streams ----
@@ -291,43 +267,13 @@ def streams() -> Iterator[Case]:
     )
 
 
-# ---- endings ----
-
-
-def endings() -> Iterator[Case]:
-    """An upstream that is cut: the client must see a cut, not an end. A client that leaves: so must the upstream."""
-    for kind in (TEXT, JSON, b"Content-Type: text/event-stream"):
-        for asked in (GET, request(version=b"HTTP/1.0"), GET_TASK):
-            until = [_raw(b"200 OK", kind), b"data: 1\n\n"]
-            name = asked.partition(b"\r")[0].decode()
-            yield Case(
-                f"cut: until the end, {kind[14:].decode()}, {name}", [*exchange(asked, until), upstream_ends("rst")]
-            )
-            cut = [_raw(b"200 OK", kind, CHUNKED), chunk(b"data: 1\n\n")]
-            yield Case(f"cut: in chunks, {kind[14:].decode()}, {name}", [*exchange(asked, cut), upstream_ends("fin")])
-    for how, leaves in (("fin", client_leaves("fin")), ("rst", client_leaves("rst"))):
-        yield Case(f"the client leaves ({how}) a stream", [*exchange(OPEN, [stream(), chunk(event(b"1"))]), leaves])
-        yield Case(
-            f"the client leaves ({how}) before the answer", [client(post(call("tools/call"))), arrives(), leaves]
-        )
-        yield Case(
-            f"the client leaves ({how}) in the middle of an answer",
-            [*exchange(GET, [_raw(b"200 OK", b"Content-Length: 9"), b"1"]), leaves],
-        )
-        half = request(b"PUT", fields=[TEXT, b"Content-Length: 9"])
-        yield Case(
-            f"the client leaves ({how}) in the middle of its body",
-            [client(half, b"1"), begins(), upstream_hears(b"1"), leaves],
-        )
-
-
 def all_cases() -> list[Case]:
     return [*header_fields(), *messages(), *timed_cases()]
 
 
 def timed_cases() -> list[Case]:
     """Those of them where the event loop has a say: when something is sent, and how a connection ends."""
-    return [case for part in (bodies_as_they_come, connections, streams, endings) for case in part()]
+    return [case for part in (bodies_as_they_come, streams) for case in part()]
 
 
 def about_the_limit(bytes_max: int) -> Iterator[Case]:

@@ -8,8 +8,8 @@ import pytest
 from gateway.transport.body import HELD_BYTES_MAX
 from tests.launch import Gateways
 from tests.peer import Client, Peer, kernel_bytes_max
-from tests.relay.messages import Json, call, dumps, filtered, page, result, task
-from tests.relay.rig import Rig, Server, body, final, rig_with
+from tests.relay.messages import call, dumps, filtered, page, result, task
+from tests.relay.rig import Rig, Server, final, rig_with
 from tests.relay.wire import answer, post, request, response
 
 JSON = b"Content-Type: application/json"
@@ -35,22 +35,6 @@ async def test_a_connection_that_the_upstream_closed_while_idle_costs_nothing(ri
     assert fresh is not peer
     await fresh.send(response(b"second"))
     assert (await one.response(2)).body == b"second"
-
-
-@pytest.mark.parametrize("how", ["fin", "rst"])
-@pytest.mark.parametrize("message", [call("tools/call", 7), filtered(7)], ids=["relayed", "PATCH"])
-async def test_a_post_that_was_received_is_not_sent_again(rig: Rig, how: str, message: Json) -> None:
-    """The connection dies after the request was read, before any answer: its effect is unknown."""
-    one, peer = await once(rig)
-    asked = post(call("tools/call", 7)) if message["method"] == "tools/call" else request(b"PATCH", body=b"x")
-    await one.send(asked)
-    assert await rig.upstream.request(2) is peer
-    peer.stop(how)
-    got = await one.response(2)
-    assert got.status == 502
-    assert body(got)["error"]["code"] == -32603
-    await rig.canary()
-    assert len(rig.upstream.requests) == 3
 
 
 async def test_a_get_on_a_dying_connection_is_sent_again(rig: Rig) -> None:
@@ -114,13 +98,6 @@ async def test_a_malformed_chunk_behind_expect_is_the_clients_fault(rig: Rig, wa
         await one.send(begun + b"zz\r\n")
     assert (await one.response()).status == 400
     assert await failures() == before
-
-
-async def test_an_unknown_expectation_is_not_the_gateways_to_judge(rig: Rig) -> None:
-    one, peer = await rig.begin(request(b"PUT", fields=[TEXT, b"Expect: the-unexpected"], body=b"x"))
-    assert rig.upstream.requests[0].value(b"expect") == b"the-unexpected"
-    await peer.send(response(status=b"417 Expectation Failed"))
-    assert (await one.response()).status == 417
 
 
 async def test_a_body_that_nobody_read_does_not_hold_up_the_next_request(gateways: Gateways) -> None:

@@ -10,9 +10,9 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, filtered, notification, page, result
+from tests.relay.messages import call, filtered, notification, page, result
 from tests.relay.rig import Rig, body, gives, rig_with, says
-from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
+from tests.relay.wire import LAST_CHUNK, chunk, event, post, request, stream
 
 Asks: TypeAlias = Callable[[Rig], Awaitable[Message]]
 
@@ -69,29 +69,3 @@ async def test_an_answer_of_the_gateways_own_says_when_it_was_made(gateways: Gat
     told = parsedate_to_datetime((got.value(b"date") or b"").decode())
     assert timedelta(0) <= datetime.now(UTC) - told < timedelta(seconds=30)
     assert (got.value(b"date") or b"").endswith(b" GMT")
-
-
-async def test_plain_http_on_the_tls_port_too(gateways: Gateways, tls: Json) -> None:
-    async with rig_with(gateways, tls=tls) as rig:
-        got = await rig.ask(request())
-    assert got.status == 400
-    assert got.value(b"date")
-
-
-@pytest.mark.parametrize("status", [b"200 OK", b"307 Elsewhere", b"401 Unauthorized", b"404 Not Found", b"500 Oh"])
-@pytest.mark.parametrize("date", [[], [b"Date: Tue, 15 Nov 1994 08:12:31 GMT"]], ids=["none", "an old one"])
-async def test_a_relayed_answer_gains_none(rig: Rig, status: bytes, date: list[bytes]) -> None:
-    """Nor does an upstream's refusal of the gateway's own request, which is relayed (5.8)."""
-    rig.serve(says(response(b"", *date, status=status)))
-    asked = [request(), post(call("tools/list"))]
-    if status != b"200 OK":
-        asked.append(rig.post(filtered()))
-    for one in asked:
-        got = await rig.ask(one)
-        assert got.status == int(status[:3])
-        assert got.values(b"date") == [line.partition(b": ")[2] for line in date]
-
-
-async def test_a_streamed_relay_gains_none(rig: Rig) -> None:
-    rig.serve(says(answer({}, b"X: y")))
-    assert (await rig.ask(request())).values(b"date") == []

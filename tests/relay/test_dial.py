@@ -4,8 +4,8 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -22,19 +22,16 @@ from tests.relay.test_turns import LOOPS
 NAME: Final = "many.example"
 DESCRIPTORS: Final = Path("/proc/self/fd")
 
-Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
+Run: TypeAlias = Callable[[Callable[["Hosts"], Coroutine[Any, Any, None]]], None]
 
 
 @pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a test on a loop of its own."""
+    """Runs a test on a loop of its own, with addresses of its own."""
 
-    def run(work: Coroutine[Any, Any, None]) -> None:
-        async def limited() -> None:
-            await asyncio.wait_for(work, 30.0)
-
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(limited())
+    def run(work: Callable[["Hosts"], Coroutine[Any, Any, None]]) -> None:
+        with ExitStack() as leaving, asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            runner.run(asyncio.wait_for(work(Hosts(leaving)), 30.0))
 
     return run
 
@@ -47,12 +44,6 @@ def resolve_to(*addresses: str) -> None:
         return [info for each in addresses for info in await resolve(loop, each if host == NAME else host, port, **how)]
 
     loop.getaddrinfo = getaddrinfo
-
-
-@contextmanager
-def hosts() -> Iterator["Hosts"]:
-    with ExitStack() as leaving:
-        yield Hosts(leaving)
 
 
 class Hosts:
@@ -128,8 +119,7 @@ def test_a_black_holed_address_delays_the_first_connection_and_that_by_little(ru
         assert {address for address, _ in times} == {"127.0.0.4"}
         assert sum(took_s for _, took_s in times) < 2.0, "the others did not wait for it"
 
-    with hosts() as at:
-        run(work(at))
+    run(work)
 
 
 def test_the_next_address_is_tried_where_no_connection_comes_about(run: Run) -> None:
@@ -143,8 +133,7 @@ def test_the_next_address_is_tried_where_no_connection_comes_about(run: Run) -> 
         resolve_to("127.0.0.3", *silent, "127.0.0.3", "127.0.0.4")
         assert (await dialled(at.dialer(2.0)))[0] == "127.0.0.4"
 
-    with hosts() as at:
-        run(work(at))
+    run(work)
 
 
 def test_what_failed_goes_last_for_a_while_and_is_never_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,20 +160,11 @@ def test_what_failed_goes_last_for_a_while_and_is_never_left_out(run: Run, monke
         monkeypatch.setattr(dial, "_LAST_S", 0.0)
         assert (await dialled(dialer))[0] == "127.0.0.4", "the while is over"
 
-    with hosts() as at:
-        run(work(at))
-
-
-@contextmanager
-def nothing_left_open() -> Iterator[None]:
-    before = open_sockets()
-    yield
-    assert open_sockets() <= before
+    run(work)
 
 
 def open_sockets() -> int:
-    links = [os.path.realpath(link) for link in DESCRIPTORS.iterdir()]
-    return sum("socket:" in link for link in links)
+    return sum("socket:" in os.path.realpath(link) for link in DESCRIPTORS.iterdir())
 
 
 class Silent(asyncio.Protocol):
@@ -200,6 +180,13 @@ class Silent(asyncio.Protocol):
         self._transport.write(self._answer)
 
 
+def serving_tls(folder: Path) -> tuple[ssl.SSLContext, UpstreamTls]:
+    """What a server presents, and what a dialer trusts."""
+    authority, served = Authority(folder), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(*authority.certificate(NAME))
+    return served, UpstreamTls(ca=Path(authority.ca))
+
+
 async def serving(sock: socket.socket, answer: bytes) -> asyncio.Server:
     return await asyncio.get_running_loop().create_server(lambda: Silent(answer), sock=sock)
 
@@ -207,16 +194,14 @@ async def serving(sock: socket.socket, answer: bytes) -> asyncio.Server:
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
 def test_where_tls_fails_the_next_address_is_tried(run: Run, tmp_path: Path, answer: bytes) -> None:
     """Or where nothing answers in it. That is remembered as well."""
-    authority = Authority(tmp_path)
-    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    served.load_cert_chain(*authority.certificate(NAME))
+    served, tls = serving_tls(tmp_path)
 
     async def work(at: Hosts) -> None:
         good = await asyncio.get_running_loop().create_server(asyncio.Protocol, sock=at.serve("127.0.0.4"), ssl=served)
         bad = await serving(at.serve("127.0.0.2"), answer)
         at.black_hole("127.0.0.5")
         resolve_to("127.0.0.2", "127.0.0.5", "127.0.0.4")
-        dialer = at.dialer(4.0, UpstreamTls(ca=Path(authority.ca)))
+        dialer = at.dialer(4.0, tls)
         assert (await dialled(dialer))[0] == "127.0.0.4"
         address, took_s = await dialled(dialer)
         assert (address, took_s < 1.0) == ("127.0.0.4", True)
@@ -224,15 +209,12 @@ def test_where_tls_fails_the_next_address_is_tried(run: Run, tmp_path: Path, ans
             server.close()
             await server.wait_closed()
 
-    with hosts() as at:
-        run(work(at))
+    run(work)
 
 
 def test_many_addresses_leave_a_slow_handshake_its_time(run: Run, tmp_path: Path) -> None:
     """Each address had an equal share of the limit: of eight, none had time for TLS that takes a while."""
-    authority = Authority(tmp_path)
-    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    served.load_cert_chain(*authority.certificate(NAME))
+    served, tls = serving_tls(tmp_path)
     addresses = [f"127.0.0.{n}" for n in range(2, 10)]
 
     async def slow(sock: socket.socket) -> None:
@@ -247,13 +229,12 @@ def test_many_addresses_leave_a_slow_handshake_its_time(run: Run, tmp_path: Path
     async def work(at: Hosts) -> None:
         servers = [asyncio.create_task(slow(at.serve(address))) for address in addresses]
         resolve_to(*addresses)
-        assert (await dialled(at.dialer(4.0, UpstreamTls(ca=Path(authority.ca)))))[0] == addresses[0]
+        assert (await dialled(at.dialer(4.0, tls)))[0] == addresses[0]
         for server in servers:
             server.cancel()
         await asyncio.gather(*servers, return_exceptions=True)
 
-    with hosts() as at:
-        run(work(at))
+    run(work)
 
 
 @pytest.mark.skipif(not DESCRIPTORS.exists(), reason="no list of open descriptors here")
@@ -275,8 +256,9 @@ def test_whoever_leaves_while_addresses_are_tried_leaves_nothing_open(run: Run, 
         silent.close()
         await silent.wait_closed()
 
-    with nothing_left_open(), hosts() as at:
-        run(work(at))
+    before = open_sockets()
+    run(work)
+    assert open_sockets() <= before
 
 
 def test_where_no_address_answers_the_system_says_why(run: Run) -> None:
@@ -285,8 +267,7 @@ def test_where_no_address_answers_the_system_says_why(run: Run) -> None:
         with pytest.raises(ConnectionRefusedError, match=r"^\[Errno \d+\] Connection refused$"):
             await at.dialer(3.0).connect(Noted)
 
-    with hosts() as at:
-        run(work(at))
+    run(work)
 
 
 @pytest.mark.parametrize("addresses", [("127.0.0.4",), ("127.0.0.4", "127.0.0.3"), ("127.0.0.3", "127.0.0.4")])
@@ -320,5 +301,4 @@ def test_a_turn_of_the_loop_begins_few_connections(run: Run, addresses: tuple[st
         assert len(connected) == 99
         assert max(ready_in.count(each) for each in ready_in) <= 50
 
-    with hosts() as at:
-        run(work(at))
+    run(work)

@@ -19,8 +19,8 @@ from tests.launch import Gateway, changes, listening, port_of, ports, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, dumps, filtered, notification, result, task
-from tests.relay.rig import Place, Rig, body, final, rig_at
-from tests.relay.wire import LAST_CHUNK, answer, chunk, event, request, response, stream
+from tests.relay.rig import Place, Rig, body, final, gives, rig_at
+from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 NO_INSTANT_S: Final = 1e13  # so long ago that no date can say it
@@ -61,17 +61,20 @@ async def check_told(rig: Rig, before: Any, caplog: pytest.LogCaptureFixture, ex
     assert failed.failure == "Internal"  # type: ignore[attr-defined]
 
 
-async def test_a_query_that_meets_a_fault_of_ours_gets_500(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("message", "exception"), [(NAMED, ValueError), (call("ping", 7), TypeError)])
+async def test_a_request_that_meets_a_fault_of_ours_gets_500(
+    caplog: pytest.LogCaptureFixture, message: Any, exception: type[Exception]
+) -> None:
     """It got an empty reply, and the log said that the client had left."""
     caplog.set_level("INFO", "taskgate")
     async with faulty() as rig:
+        rig.serve(gives(task("t-1")))
         before = await rig.gateway.metrics()
-        one, peer = await rig.begin(rig.post(NAMED))
-        await peer.send(answer(result(body(rig.upstream.requests[0])["id"], task("t-1"))))
+        one = await rig.client(rig.post(message))
         got = await one.response()
         assert (got.status, got.whole) == (500, True)
         check_error(body(got))
-        await check_told(rig, before, caplog, ValueError)
+        await check_told(rig, before, caplog, exception)
         await one.send(rig.post(call("ping", 8)))
         assert (await one.response(2)).status == 500, "the connection serves on"
 
@@ -88,16 +91,6 @@ async def test_a_query_whose_answer_is_a_stream_already_gets_the_error_on_it(cap
         assert (got.status, got.whole, b'"first"' in got.body) == (200, True, True)
         check_error(final(got))
         await check_told(rig, before, caplog, ValueError)
-
-
-async def test_a_relayed_request_that_meets_a_fault_of_ours_gets_500(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "taskgate")
-    async with faulty() as rig:
-        before = await rig.gateway.metrics()
-        got = await rig.ask(rig.post(call("ping", 7)))
-        assert (got.status, got.whole) == (500, True)
-        check_error(body(got))
-        await check_told(rig, before, caplog, TypeError)
 
 
 TASK = call("tools/call", 7, name="work", task={"ttl": 9_000_000}, arguments={"text": "x" * 500})

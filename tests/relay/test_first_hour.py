@@ -12,7 +12,7 @@ from gateway.config import Address
 from gateway.operate.admin_listener import why_not
 from tests.certificates import signed
 from tests.forked import ran
-from tests.launch import COMMAND, ROOT, Gateways, Json, held_port, logged, port_of
+from tests.launch import COMMAND, ROOT, Gateways, logged
 
 URL = "http://127.0.0.1:3001/mcp"
 ONE = f"upstreams: [{{name: a, url: '{URL}'}}]\n"
@@ -117,15 +117,6 @@ async def test_the_first_line_of_the_log_says_where_clients_and_operators_go(gat
         assert "hint" not in first
 
 
-async def test_a_url_without_a_path_gets_a_hint(gateways: Gateways) -> None:
-    config: Json = {"upstreams": [{"name": "upstream", "url": "http://127.0.0.1:1"}]}
-    with held_port() as listen, held_port() as admin:
-        config |= {"listen": f"127.0.0.1:{port_of(listen)}", "admin": {"listen": f"127.0.0.1:{port_of(admin)}"}}
-        with gateways.starting(config, by_flags=True) as gateway:
-            gateway.wait()
-            assert "most servers are at /mcp" in (await logged(gateway, '"serving"'))["hint"]
-
-
 # ---- whoever reads the output may stop ----
 
 
@@ -137,8 +128,3 @@ def test_output_that_nobody_reads_is_no_error(flags: list[str]) -> None:
     ended = subprocess.run([*COMMAND, *flags], cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, timeout=60)
     os.close(writes)
     assert (ended.returncode, ended.stderr) == (0, b"")
-
-
-def test_the_output_of_check_is_whole_for_who_reads_it() -> None:
-    said = ran("--check", "--upstream", URL)
-    assert said.stdout == f"the flags: valid\n  http://127.0.0.1:8080/mcp leads to {URL} (upstream)\n"

@@ -240,22 +240,6 @@ Headers = named("Headers")
 _block, _as_head, _informed = Headers.block, Headers.as_head, named("ClientResponse").inform
 
 
-def _once(self: Any) -> bytes:
-    return bytes(_block(Headers(dict(self).items())))
-
-
-def _as_ascii(self: Any) -> bytes:
-    return bytes(_block(self)).decode("ascii", "replace").encode("latin-1", "replace")
-
-
-def _tidied(self: Any, method: bytes, target: bytes) -> bytes:
-    return bytes(_as_head(self, method, target.replace(b"//", b"/")))
-
-
-def _bare(self: Any, status: int, reason: bytes, _: Any) -> bool:
-    return bool(_informed(self, status, reason, Headers()))
-
-
 def _to_anyone(self: Any, status: int, reason: bytes, headers: Any) -> bool:
     request = self._request
     minor, request.minor = request.minor, 1
@@ -264,40 +248,36 @@ def _to_anyone(self: Any, status: int, reason: bytes, headers: Any) -> bool:
     return is_full
 
 
-def _with_the_named(self: Any) -> Any:
-    return self.without(b"connection")
-
-
-def _as_it_came(_: bytes, target: bytes, headers: Any) -> tuple[bytes, Any]:
-    return target, headers
-
-
-def _without_trailers(*_: object) -> Any:
-    return Headers()
-
-
 # What is put wrong in the gateway, and how the comparison tells it. None of it shows in a message that is ordinary.
 FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
-    "a field that repeats is sent once": ("Headers.block", _once, "a request|a response"),
-    "a value's bytes beyond ASCII are lost": (
+    "a field that repeats is sent once": (
         "Headers.block",
-        _as_ascii,
+        lambda self: _block(Headers(dict(self).items())),
         "a request|a response",
     ),
-    "two slashes become one": ("Headers.as_head", _tidied, "a request"),
-    "trailers are dropped": ("Headers.passable_trailers", _without_trailers, "trailers"),
-    "1xx responses lose their fields": ("ClientResponse.inform", _bare, "a response"),
-    "1xx responses go to HTTP/1.0": (
-        "ClientResponse.inform",
-        _to_anyone,
-        "number of responses",
+    "a value's bytes beyond ASCII are lost": (
+        "Headers.block",
+        lambda self: bytes(_block(self)).decode("ascii", "replace").encode("latin-1", "replace"),
+        "a request|a response",
     ),
+    "two slashes become one": (
+        "Headers.as_head",
+        lambda self, method, target: _as_head(self, method, target.replace(b"//", b"/")),
+        "a request",
+    ),
+    "trailers are dropped": ("Headers.passable_trailers", lambda *_: Headers(), "trailers"),
+    "1xx responses lose their fields": (
+        "ClientResponse.inform",
+        lambda self, status, reason, _: _informed(self, status, reason, Headers()),
+        "a response",
+    ),
+    "1xx responses go to HTTP/1.0": ("ClientResponse.inform", _to_anyone, "number of responses"),
     "what Connection names goes on": (
         "Headers.end_to_end",
-        _with_the_named,
+        lambda self: self.without(b"connection"),
         "a re(quest|sponse):",
     ),
-    "an absolute target goes up": ("_in_origin_form", _as_it_came, "a request"),
+    "an absolute target goes up": ("_in_origin_form", lambda _, target, headers: (target, headers), "a request"),
 }
 
 

@@ -23,8 +23,7 @@ from tests.relay.wire import LAST_CHUNK, chunk, request, response
 NAME: Final = b"\0\x09localhost"
 COUNT: Final = "taskgate_tls_handshake_failures_total"
 ABUSES: Final = 150
-SOON: Final = {"request_timeout": "1s"}  # for those that wait for it
-LATER: Final = {"request_timeout": "4s"}  # for those that are to come before it, on a busy machine too
+LATER: Final = {"request_timeout": "4s"}  # some wait for it; the others come before it, on a busy machine too
 
 Way: TypeAlias = Callable[[Rig, Path], Awaitable[None]]
 
@@ -157,30 +156,20 @@ WAYS: Final[dict[str, tuple[str, Way]]] = {
 }
 
 
-@pytest.mark.parametrize("how", WAYS)
-async def test_a_handshake_that_fails_is_counted_and_logged(gateways: Gateways, tls: Json, how: str) -> None:
+async def test_handshakes_that_fail_are_counted_and_logged_by_their_reason(rig: Rig, tls: Json) -> None:
     """Once the event loop's server failed them in silence. What is left behind is in no cycle."""
-    reason, way = WAYS[how]
-    limits = SOON if reason == "timeout" else LATER
-    async with rig_with(gateways, tls=tls, limits=limits, log={"level": "debug"}) as rig:
-        with kept_garbage():
-            await way(rig, Path(tls["certificate"]))
-            await failed(rig.gateway, {reason: 1})
-            assert not left_in_cycles()
-        told = lines(rig.gateway)
-        assert len(told) == 1, told
-        line = told[0]
-        assert (line["level"], line["client"], line["reason"], line["count"]) == ("info", "127.0.0.1", reason, 1)
-        await is_served(rig, tls)
-        await failed(rig.gateway, {reason: 1})
-        assert rig.upstream.requests == []
-
-
-async def test_handshakes_that_fail_side_by_side(rig: Rig, tls: Json) -> None:
-    await asyncio.gather(*(way(rig, Path(tls["certificate"])) for _, way in WAYS.values()))
+    reasons = Counter(reason for reason, _ in WAYS.values())
+    with kept_garbage():
+        await asyncio.gather(*(way(rig, Path(tls["certificate"])) for _, way in WAYS.values()))
+        await failed(rig.gateway, reasons)
+        assert not left_in_cycles()
     await is_served(rig, tls)
-    await failed(rig.gateway, Counter(reason for reason, _ in WAYS.values()))
+    await failed(rig.gateway, reasons)
     await all_told(rig.gateway, len(WAYS))
+    told = lines(rig.gateway)
+    assert {(line["level"], line["client"]) for line in told} == {("info", "127.0.0.1")}
+    assert {line["reason"] for line in told} <= set(reasons)
+    assert rig.upstream.requests == []
 
 
 @pytest.mark.parametrize("size", [0, 10, 300_000])
@@ -189,7 +178,7 @@ async def test_plain_http_on_the_tls_port_is_told_so(rig: Rig, size: int) -> Non
     one = await rig.client(request(b"POST", body=b"x" * size))
     got = await one.response()
     assert got.status == 400
-    assert b"https://" in got.body and b"TLS" in got.body
+    assert b"https://" in got.body and b"TLS" in got.body and got.value(b"date")
     assert await one.ends() == "fin"
     assert rig.upstream.requests == []
 
@@ -200,7 +189,7 @@ async def test_failed_handshakes_write_one_line_a_second(rig: Rig) -> None:
     await failed(rig.gateway, {"not_tls": 50})
     await all_told(rig.gateway, 50)
     seconds = [line["time"][:19] for line in lines(rig.gateway)]
-    assert len(seconds) <= 3, seconds
+    assert len(set(seconds)) == len(seconds) < 50, seconds
 
 
 async def test_handshakes_that_are_abused_are_each_counted_once(rig: Rig, tls: Json) -> None:
@@ -258,25 +247,6 @@ async def test_handshakes_far_beyond_the_limit_are_closed_at_once(gateways: Gate
             assert [one.end for one in many[:102]] == ["open"] * 102
             refused = ("taskgate_connections_refused_total", (("why", "connections_max"),))
             assert (await rig.gateway.metrics())[refused] == 108
-
-
-async def test_handshakes_without_descriptors_left_are_counted_and_served_later(gateways: Gateways, tls: Json) -> None:
-    async with own(gateways, tls=tls, descriptors=70, limits={"request_timeout": "1h"}) as rig:
-        silent = [await rig.client() for _ in range(90)]
-        await eventually(
-            lambda: any(line.get("why") == "descriptors" for line in rig.gateway.lines()),
-            "connections refused for want of descriptors",
-        )
-        for one in silent:
-            one.reset()
-
-        async def served() -> bool:
-            with suppress(OSError, AssertionError):  # a 503, while others are still known
-                await is_served(rig, tls)
-                return True
-            return False
-
-        await eventually(served, "somebody is served again")
 
 
 async def test_sigterm_ends_handshakes_at_once_and_answers_in_time(gateways: Gateways, tls: Json) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gateway.store.pipeline import connect, exchange
 from tests.redis_process import redis
-from tests.relay.test_dial import NAME, Hosts, Run, hosts, resolve_to, run
+from tests.relay.test_dial import NAME, Hosts, Run, resolve_to, run
 
 __all__ = ["run"]
 
@@ -20,5 +20,4 @@ def test_a_black_holed_address_of_the_store_does_not_keep_it_down(run: Run, tmp_
             async with connect(f"redis://{NAME}:{store.port}") as link:
                 assert await exchange(link, [("ECHO", "here")]) == [b"here"]
 
-    with hosts() as at:
-        run(work(at))
+    run(work)
