@@ -296,49 +296,6 @@ async def test_a_stream_that_cannot_be_read_breaks(gateways: Gateways, how: str)
 # ---- whose a task is ----
 
 
-async def test_an_id_that_is_made_again_is_its_last_makers(gateways: Gateways) -> None:
-    """At once, in every list and for every request."""
-    async with guarded(gateways, index={"max_age": "60s"}) as rig:
-        for maker, loser in ((ADA, EVE), (EVE, ADA), (ADA, EVE)):
-            await make(rig, maker, "1")
-            for criteria in ({}, {"taskIds": ["1"]}):
-                assert await listed(rig, maker, **criteria) == ["1"]
-                assert await listed(rig, loser, **criteria) == []
-            for who in (loser, loser._replace(session=b"s-7"), loser._replace(token=b"Bearer renewed")):
-                assert final(await rig.ask(who.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
-            assert "result" in final(await rig.ask(maker.post(call("tasks/get", taskId="1"))))
-
-
-@pytest.mark.parametrize("as_events", [True, False])
-@pytest.mark.parametrize(
-    ("asks", "gives", "is_his"),
-    [
-        ({"task": {}}, {"task": task("x")}, True),
-        ({"task": {"ttl": 5}}, {"resultType": "task", **task("x")}, True),
-        ({}, {"resultType": "task", **task("x"), "ttl": 10}, True),  # 2026-07-28: the server decides
-        ({}, {"task": task("x"), "content": []}, False),  # a tool's own words
-        ({}, {"taskId": "x", "content": []}, False),
-        ({"task": {}}, {"task": {**task("x"), "taskId": 7}}, False),
-        ({"task": {}}, {"task": task("x" * 257)}, False),
-    ],
-)
-async def test_what_makes_a_task_his(
-    gateways: Gateways, asks: Json, gives: Json, is_his: bool, as_events: bool
-) -> None:
-    async def script(asked: Message, peer: Peer) -> bytes | None:
-        message = body(asked)
-        if message["method"] == "tools/call":
-            said = result(message["id"], gives)
-            return stream() + chunked(event(said)) if as_events else answer(said)
-        return answer(result(message["id"], task("x")))
-
-    async with guarded(gateways, script) as rig:
-        assert "result" in final(await rig.ask(ADA.post(call("tools/call", name="x", **asks))))
-        got = final(await rig.ask(ADA.post(call("tasks/get", taskId="x"))))
-        assert ("result" in got) == is_his
-        assert final(await rig.ask(EVE.post(call("tasks/get", taskId="x"))))["error"] == UNKNOWN
-
-
 @pytest.mark.parametrize("coding", [b"Content-Encoding: x-own", b"X-None: 1"])
 async def test_a_task_in_an_answer_that_cannot_be_read_is_nobodys(gateways: Gateways, coding: bytes) -> None:
     async def script(asked: Message, peer: Peer) -> bytes | None:

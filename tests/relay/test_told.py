@@ -190,14 +190,6 @@ async def test_what_is_refused_is_not_quoted_in_the_log(gateways: Gateways) -> N
         assert SECRETS["token"] not in rig.gateway.log
 
 
-async def test_a_method_of_a_clients_own_making_is_not_logged_at_any_length(gateways: Gateways) -> None:
-    """`method` is any string in the body. The log shows a limited part of it."""
-    async with rig_with(gateways, Server({}), log={"level": "debug"}) as rig:
-        await rig.ask(post(call("x" * 100_000)))
-        await logged(rig.gateway, '"message": "failed"')
-        assert max(map(len, rig.gateway.log.splitlines())) < 2000
-
-
 async def test_one_line_for_a_request_at_debug_and_none_at_info(gateways: Gateways) -> None:
     for level, expected in (("debug", 3), ("info", 0)):
         async with own(gateways, Server({None: page(TASKS)}), log={"level": level}) as rig:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any, Final
@@ -79,18 +78,6 @@ def test_the_access_log_has_a_line_for_each_request(tmp_path: Path, file: dict[s
         ("tools/call", "relayed", 0),
     ]
     assert {line["failure"] for line in lines if line["message"] == "failed"} == {"JsonRpcError"}
-
-
-def test_requests_that_fail_of_one_cause_write_a_line_a_second_with_a_count(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"log": {"level": "info"}}))
-    asked = b"".join(call(number, "prompts/get", name="x") for number in range(200))
-    began_at = time.monotonic()
-    ended = ran("python3", "-c", SERVER, data=asked, flags=("--config", str(config)))
-    lines = [json.loads(line) for line in ended.stderr.splitlines()]
-    assert ended.returncode == 0 and sum(line["count"] for line in lines) == 200
-    assert {line["failure"] for line in lines} == {"JsonRpcError"}
-    assert lines[0]["count"] == 1 and 2 <= len(lines) <= time.monotonic() - began_at + 2
 
 
 def test_the_audit_has_a_line_for_each_task_that_is_created_cancelled_or_ends(tmp_path: Path) -> None:
