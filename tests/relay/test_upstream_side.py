@@ -144,14 +144,6 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
-async def test_a_connection_that_is_whole_is_kept(rig: Rig, name: str) -> None:
-    one, peer = await rig.begin(request(b"HEAD" if name.startswith("HEAD") else b"GET"))
-    await peer.send(KEPT[name])
-    assert (await one.response()).whole
-    await next_is_same(rig, one, peer)
-
-
 LEFT = {
     "close": response(b"ok", CLOSE),
     "close twice": response(b"ok", CLOSE, CLOSE),
@@ -162,16 +154,23 @@ LEFT = {
     "HTTP/1.0 that keeps and closes": b"HTTP/1.0 200 OK\r\n" + KEEP + b", close\r\n" + OK,
     "HTTP/1.0 in chunks": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"
     + chunked(b"ok"),
+    **{
+        f"close, and {trailer.decode()} as a trailer": response(b"", CLOSE, b"Transfer-Encoding: chunked").replace(
+            b"Content-Length: 0\r\n", b""
+        )
+        + chunked(b"x", trailers=[trailer])
+        for trailer in (KEEP, b"Keep-Alive: timeout=5", b"Upgrade: x")
+    },
     "204 of HTTP/1.0": b"HTTP/1.0 204 No Content\r\nConnection: keep-alive\r\n\r\n",
 }
 
 
-@pytest.mark.parametrize("name", LEFT)
-async def test_a_connection_that_the_server_will_close_is_not_kept(rig: Rig, name: str) -> None:
-    one, peer = await rig.begin(request())
-    await peer.send(LEFT[name])
+@pytest.mark.parametrize("name", [*KEPT, *LEFT])
+async def test_a_connection_that_is_whole_is_kept_unless_the_server_will_close_it(rig: Rig, name: str) -> None:
+    one, peer = await rig.begin(request(b"HEAD" if name.startswith("HEAD") else b"GET"))
+    await peer.send({**KEPT, **LEFT}[name])
     assert (await one.response()).whole
-    await next_is_fresh(rig, one, peer)
+    await (next_is_same if name in KEPT else next_is_fresh)(rig, one, peer)
 
 
 TRAILERS_THAT_END = [[CLOSE], [b"connection: x, Close"], [b"Proxy-Connection: close"], [b"X: y", CLOSE, KEEP]]
@@ -193,15 +192,6 @@ async def test_close_as_a_trailer_ends_the_connection(rig: Rig, trailers: list[b
             peer.finish()
         await fresh.send(response(b"mine", CLOSE))
         assert (await other.response()).body == b"mine"
-
-
-@pytest.mark.parametrize("trailer", [KEEP, b"Keep-Alive: timeout=5", b"Upgrade: x"])
-async def test_a_trailer_keeps_no_connection(rig: Rig, trailer: bytes) -> None:
-    one, peer = await rig.begin(request())
-    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    await peer.send(head + chunked(b"x", trailers=[trailer]))
-    assert (await one.response()).whole
-    await next_is_fresh(rig, one, peer)
 
 
 # ---- answers that are none ----
