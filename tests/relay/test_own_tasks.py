@@ -303,6 +303,33 @@ async def test_a_stream_that_cannot_be_read_breaks(gateways: Gateways, how: str)
 # ---- whose a task is ----
 
 
+@pytest.mark.parametrize("as_events", [True, False])
+@pytest.mark.parametrize(
+    ("asks", "gives", "is_his"),
+    [
+        ({"task": {}}, {"task": task("x")}, True),
+        ({}, {"resultType": "task", **task("x"), "ttl": 10}, True),  # 2026-07-28: the server decides
+        ({}, {"task": task("x"), "content": []}, False),  # a tool's own words
+        ({"task": {}}, {"task": task("x" * 257)}, False),
+    ],
+)
+async def test_what_makes_a_task_his(
+    gateways: Gateways, asks: Json, gives: Json, is_his: bool, as_events: bool
+) -> None:
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] == "tools/call":
+            said = result(message["id"], gives)
+            return stream() + chunked(event(said)) if as_events else answer(said)
+        return answer(result(message["id"], task("x")))
+
+    async with guarded(gateways, script) as rig:
+        assert "result" in final(await rig.ask(ADA.post(call("tools/call", name="x", **asks))))
+        got = final(await rig.ask(ADA.post(call("tasks/get", taskId="x"))))
+        assert ("result" in got) == is_his
+        assert final(await rig.ask(EVE.post(call("tasks/get", taskId="x"))))["error"] == UNKNOWN
+
+
 @pytest.mark.parametrize("coding", [b"Content-Encoding: x-own", b"X-None: 1"])
 async def test_a_task_in_an_answer_that_cannot_be_read_is_nobodys(gateways: Gateways, coding: bytes) -> None:
     async def script(asked: Message, peer: Peer) -> bytes | None:

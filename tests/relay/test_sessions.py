@@ -5,7 +5,7 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, filtered, initialized, page, result, task
+from tests.relay.messages import Json, call, fault, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Script, Session, body, final, ids, rig_with
 from tests.relay.wire import answer
 
@@ -105,3 +105,18 @@ async def test_the_order_of_repeated_fields_is_part_of_an_identity_and_that_of_o
     one, other, tenant = b"X-Token: one", b"X-Token: other", b"X-Tenant: 1"
     assert await crawls_for(gateways, [one, other], [other, one]) == 2
     assert await crawls_for(gateways, [tenant, one, other], [one, tenant, other], [one, other, tenant]) == 1
+
+
+async def test_asking_for_unknown_tasks_leaves_nothing(gateways: Gateways) -> None:
+    """Anybody can ask for any number of unknown tasks, with ids of any length."""
+    async with rig_with(gateways) as rig:
+
+        async def script(asked: Message, _peer: Peer) -> bytes:
+            return answer(fault(body(asked)["id"], -32602, "no such task"))
+
+        rig.serve(script)
+        sizes = []
+        for task_id in ("a", "b" * 256, "c" * 257, "d" * 100_000):
+            await rig.ask(rig.post(call("tasks/get", taskId=task_id)))
+            sizes.append((await rig.gateway.metrics())["taskgate_index_bytes", ()])
+        assert len(set(sizes)) == 1

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from http.client import HTTPConnection
 from typing import Any
 
-from tests.launch import Gateway, Gateways, settings
-from tests.relay.messages import Json, call, fault, page, result, task
+import msgspec
+import pytest
+
+from gateway.mcp import jsonrpc
+from gateway.mcp.observations import has_failed
+from tests.launch import Gateway, Gateways, Samples, settings
+from tests.relay.messages import Json, call, fault, filtered, page, result, task
 from tests.relay.wire import answer
 from tests.upstream import in_a_thread
 
@@ -87,6 +92,24 @@ async def test_a_task_is_begun_works_and_ends(gateways: Gateways) -> None:
         assert 15 < shown["duration_s"]["p50"] < shown["duration_s"]["p95"] < 60
 
 
+async def test_a_refresh_tells_of_tasks_that_were_made_elsewhere_and_of_those_that_are_gone(gateways: Gateways) -> None:
+    server = Server()
+    with in_a_thread(server.answered) as port, gateways.process(port, index={"max_age": "0s"}) as gateway:
+        server.tasks = {name: task(name, "completed" if name == "old" else "working") for name in ("old", "a", "b")}
+        ask(gateway, filtered(status=["working"]))
+        del server.tasks["a"]
+        server.tasks["b"] |= {"status": "cancelled"}
+        ask(gateway, filtered(status=["working"]))
+
+        def ended(samples: Samples) -> bool:
+            return samples.get(("taskgate_tasks_started_total", of(""))) == 2
+
+        await gateway.until(ended, "two tasks begun")
+        samples = await gateway.metrics()
+        assert samples["taskgate_tasks_ended_total", of("", "lost")] == 1
+        assert samples["taskgate_tasks_ended_total", of("", "cancelled")] == 1
+
+
 async def test_who_proves_each_request_has_tasks_too(gateways: Gateways) -> None:
     """Nothing that he is told is kept in an index (DESIGN 5.9)."""
     server = Server()
@@ -138,6 +161,20 @@ async def test_a_name_of_a_tool_is_text_whatever_is_in_it(gateways: Gateways) ->
         assert sum(started.values()) == 111
         assert len(await gateway.exposition()) < 200_000
         assert {row["tool"] for row in rows(gateway)} == started.keys()
+
+
+@pytest.mark.parametrize(
+    ("data", "fails"),
+    [
+        (b'{"content":[],"structuredContent":{"isError":true}}', False),
+        (b'{"content":[],"structuredContent":{"all":[{"isError": true}]},"isError":false}', False),
+        (b'{"content":[],"isError"\n:\ttrue}', True),
+        (b'{"content":[],"structuredContent":{"n":NaN},"isError":true}', True),
+    ],
+)
+def test_a_result_has_failed_by_its_own_word(data: bytes, fails: bool) -> None:
+    """What a tool has structured in its result has any member that it likes."""
+    assert has_failed(msgspec.Raw(jsonrpc.rewritten(data) or data)) is fails
 
 
 async def test_a_reload_takes_the_series_of_an_upstream_away_and_keeps_the_others(gateways: Gateways) -> None:

@@ -129,6 +129,16 @@ async def test_a_large_line_of_anothers_passes_while_a_request_of_the_gateways_i
     assert response in small.client.received
 
 
+async def test_a_large_notification_passes_at_once_while_a_request_of_the_gateways_is_out(small: Stage) -> None:
+    await small.client.send(QUERY_ALL)
+    own = await small.server.own()
+    half = b'{"method":"notifications/message","params":"' + b"x" * 3000
+    await small.server.send(half)
+    await small.client.hears(half)
+    await small.server.send(b'"}\n' + result(own["id"], {"tasks": []}))
+    await small.client.hears(b'"id":"q"')
+
+
 AGAIN = {
     "a result": lambda own: result(own, {"tasks": []}),
     "an error": lambda own: line({"jsonrpc": "2.0", "id": own, "error": {"code": -32603, "message": "?"}}),
