@@ -277,7 +277,7 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
         server = await asyncio.get_running_loop().create_server(listener.connection, sock=sock)
         one = await Client.connect(port_of(sock))
         await one.send(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(sent), sent))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert "Content-Length" in str(await failed)
         assert (await one.response()).status == 502
         assert direct.pool.is_empty
