@@ -510,8 +510,10 @@ async def test_a_storm_writes_a_line_a_second_with_a_count_to_the_end_of_the_pro
         502: {"upstream": {"url": "http://127.0.0.1:1/mcp"}},
         503: {"limits": {"connections_max": 1}},
     }
-    async with own(gateways, log={"level": "info", "access": True}, **changed.get(status, {})) as rig:
-        first = await rig.client()
+    async with own(gateways, echo, log={"level": "info", "access": True}, **changed.get(status, {})) as rig:
+        first = await rig.client(*([request()] if status == 503 else []))
+        if status == 503:
+            assert (await first.response()).status == 200
         began_at, count = monotonic(), 60
 
         async def told() -> bool:
@@ -519,7 +521,7 @@ async def test_a_storm_writes_a_line_a_second_with_a_count_to_the_end_of_the_pro
 
         for _ in range(count):
             assert (await rig.ask(sent)).status == status
-        await eventually(told, "a count of all of them")
+        await eventually(told, f"a count of all of them: {lines(rig, message)}")
         assert lines(rig, message)[0]["count"] == 1, "the first at once"
         assert 2 <= len(lines(rig, message)) <= monotonic() - began_at + 1
         if status == 502:
