@@ -67,16 +67,9 @@ async def test_each_method_has_durations_and_statuses_of_its_own(gateways: Gatew
             durations = {"upstream": "up", "kind": "relayed", "method": method}
             assert found["taskgate_request_duration_seconds_count", tuple(sorted(durations.items()))] == count
             assert changes({}, found, "taskgate_requests_total", upstream="up", method=method) == count
-
-
-async def test_the_smallest_buckets_are_smaller_than_a_relayed_ping(gateways: Gateways) -> None:
-    async with rig_with(gateways, Server({})) as rig:
-        await rig.ask(post(call("ping")))
-        found = await samples_with(rig, "requests_total", 1, upstream="up", kind="relayed", method="ping", status="200")
-        bounds = sorted(
-            float(dict(labels)["le"]) for name, labels in found if name == "taskgate_request_duration_seconds_bucket"
-        )
-        assert bounds[:3] == [0.0001, 0.00025, 0.0005]
+        name = "taskgate_request_duration_seconds_bucket"
+        bounds = {float(dict(labels)["le"]) for each, labels in found if each == name}
+        assert sorted(bounds)[:3] == [0.0001, 0.00025, 0.0005], "smaller than a relayed ping"
 
 
 async def test_durations_are_finer_than_a_millisecond(gateways: Gateways) -> None:
@@ -88,12 +81,6 @@ async def test_durations_are_finer_than_a_millisecond(gateways: Gateways) -> Non
         for name, at in (("request_duration_seconds", labels), ("upstream_response_seconds", (("upstream", "up"),))):
             seconds = found[f"taskgate_{name}_sum", at]
             assert seconds > 0 and seconds * 1000 != round(seconds * 1000)
-
-
-async def test_no_series_says_when_a_counter_was_created(gateways: Gateways) -> None:
-    async with rig_with(gateways, Server({None: page([task("t-1")])})) as rig:
-        await rig.ask(post(filtered()))
-        assert "_created" not in await rig.gateway.exposition()
 
 
 async def test_promtool_finds_no_fault(gateways: Gateways) -> None:
@@ -121,7 +108,9 @@ def in_the_documents() -> dict[str, str]:
 async def test_every_metric_stands_in_the_documents_and_none_else(gateways: Gateways) -> None:
     elsewhere = {"taskgate_store_up", "taskgate_queries_in_flight", "taskgate_queries_in_flight_max"}  # a store, stdio
     async with rig_with(gateways) as rig:
-        told = set(re.findall("^# TYPE (taskgate_[a-z_]+) ", await rig.gateway.exposition(), re.MULTILINE))
+        text = await rig.gateway.exposition()
+        told = set(re.findall("^# TYPE (taskgate_[a-z_]+) ", text, re.MULTILINE))
+        assert "_created" not in text
         found = await rig.gateway.metrics()
     assert told ^ in_the_documents().keys() == elsewhere
     for name, labels in in_the_documents().items():  # of an upstream alone: there from the first scrape on
@@ -504,36 +493,49 @@ async def test_why_a_request_failed_stands_on_the_page_as_printable_text(gateway
         assert "mcp-\\u0085\\u009b" in json.loads(shown)["failures"][0]["why"]
 
 
-async def test_a_storm_of_what_is_no_request_writes_a_line_a_second_with_a_count(gateways: Gateways) -> None:
-    """16,829 in 90 s, one for each connection."""
-    async with own(gateways, log={"level": "info"}) as rig:
+@pytest.mark.parametrize(
+    ("sent", "status", "message"),
+    [
+        (b"nonsense\r\n\r\n", 400, "refused a request"),
+        (request(), 503, "connections of clients are refused"),
+        (post(call("ping")), 502, "failed"),
+    ],
+    ids=["no request", "beyond connections_max", "of one cause"],
+)
+async def test_a_storm_writes_a_line_a_second_with_a_count_to_the_end_of_the_process(
+    gateways: Gateways, sent: bytes, status: int, message: str
+) -> None:
+    """16,829 lines in 90 s, one for each connection; a signal within the second then lost the count."""
+    changed: dict[int, Json] = {
+        502: {"upstream": {"url": "http://127.0.0.1:1/mcp"}},
+        503: {"limits": {"connections_max": 1}},
+    }
+    async with own(gateways, echo, log={"level": "info", "access": True}, **changed.get(status, {})) as rig:
+        first = await rig.client(*([request()] if status == 503 else []))
+        if status == 503:
+            assert (await first.response()).status == 200
         began_at, count = monotonic(), 60
-        for _ in range(count):
-            assert (await rig.ask(b"nonsense\r\n\r\n")).status == 400
 
         async def told() -> bool:
-            told_count: int = sum(line["count"] for line in lines(rig, "refused a request"))
-            return told_count == count
+            return bool(sum(line["count"] for line in lines(rig, message)) == count)
 
-        await eventually(told, "a count of all of them")
-        seconds = monotonic() - began_at
-        assert 1 <= len(lines(rig, "refused a request")) <= seconds + 1
-
-
-async def test_a_storm_beyond_connections_max_writes_a_line_a_second_with_a_count(gateways: Gateways) -> None:
-    async with own(gateways, echo, limits={"connections_max": 1}) as rig:
-        first = await rig.client(request())
-        assert (await first.response()).status == 200
-        began_at, count = monotonic(), 60
         for _ in range(count):
-            assert (await rig.ask(request())).status == 503
-
-        async def told() -> bool:
-            told_count: int = sum(line["count"] for line in lines(rig, "connections of clients are refused"))
-            return told_count == count
-
-        await eventually(told, "a count of all of them")
-        assert 1 <= len(lines(rig, "connections of clients are refused")) <= monotonic() - began_at + 1
+            assert (await rig.ask(sent)).status == status
+        await eventually(told, f"a count of all of them: {lines(rig, message)}")
+        assert lines(rig, message)[0]["count"] == 1, "the first at once"
+        assert 2 <= len(lines(rig, message)) <= monotonic() - began_at + 1
+        if status == 502:
+            assert (await rig.ask(request(target=b"/mcp", host=b"evil.example"))).status == 403
+            await eventually(lambda: len(lines(rig, "request")) == count + 1, "the access log has each")
+            assert [line["failure"] for line in lines(rig, message)][-1] == "Forbidden", "another cause"
+        known = sum(line["count"] for line in lines(rig, message))
+        for _ in range(10):
+            assert (await rig.ask(sent)).status == status
+        await first.close()
+        rig.gateway.signal(signal.SIGTERM)
+        assert await rig.gateway.exits() == 0
+        assert sum(line["count"] for line in lines(rig, message)) == known + 10
+        assert rig.gateway.lines()[-1]["message"] == "stopped"
 
 
 SLOW_S = 0.12
@@ -579,7 +581,7 @@ async def test_what_goes_on_does_not_count_for_p95(gateways: Gateways) -> None:
         assert await p95(rig) is None
         rig.serve(echo)
         await rig.ask(post(call("ping")))
-        assert (await p95(rig) or 1) < SLOW_S
+        assert await p95(rig) is not None
 
 
 async def p95(rig: Rig) -> Any:
@@ -588,43 +590,18 @@ async def p95(rig: Rig) -> Any:
     return json.loads(shown)["upstreams"][0].get("p95", [None])[0]
 
 
-@pytest.mark.parametrize("log", [{"level": "info"}, {"level": "info", "access": True}], ids=["alone", "with access"])
-async def test_requests_that_fail_of_one_cause_write_a_line_a_second_with_a_count(
-    gateways: Gateways, log: Json
-) -> None:
-    """While a server was away there was a line for each request."""
-    async with own(gateways, log=log, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
-        began_at, count = monotonic(), 60
-        for number in range(count):
-            assert (await rig.ask(post(call("ping", number)))).status == 502
-        assert (await rig.ask(request(target=b"/mcp", host=b"evil.example"))).status == 403
-
-        async def told() -> bool:
-            counts = [line["count"] for line in lines(rig, "failed") if line["failure"] == "UpstreamUnreachable"]
-            return counts != [] and bool(sum(counts) == count)
-
-        await eventually(told, "a count of all of them")
-        causes = [line["failure"] for line in lines(rig, "failed")]
-        assert causes[0] == "UpstreamUnreachable" and lines(rig, "failed")[0]["count"] == 1, "the first at once"
-        assert 2 <= causes.count("UpstreamUnreachable") <= monotonic() - began_at + 1
-        assert causes.count("Forbidden") == 1, "another cause"
-        assert len(lines(rig, "request")) == (count + 1 if "access" in log else 0)
-
-
-@pytest.mark.parametrize("ends", ["by a signal", "after a reload"])
-async def test_no_failed_line_is_lost(gateways: Gateways, ends: str) -> None:
-    """What waits for its second is written when the process ends, and goes on through a reload."""
-    async with own(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
+async def test_no_failed_line_is_lost_at_a_reload(gateways: Gateways) -> None:
+    """What waits for its second goes on."""
+    changed: Json = {"log": {"level": "info"}, "upstream": {"url": "http://127.0.0.1:1/mcp"}}
+    async with own(gateways, **changed) as rig:
         count = 10
         for number in range(count):
             assert (await rig.ask(post(call("ping", number)))).status == 502
-        if ends == "after a reload":
-            rig.gateway.renew(rig.settings(log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}))
-            await logged(rig.gateway, '"reloaded"')
+        rig.gateway.renew(rig.settings(**changed))
+        await logged(rig.gateway, '"reloaded"')
         rig.gateway.signal(signal.SIGTERM)
         assert await rig.gateway.exits() == 0
         assert sum(line["count"] for line in lines(rig, "failed")) == count
-        assert rig.gateway.lines()[-1]["message"] == "stopped"
 
 
 @pytest.mark.parametrize("status", [b"404 No", b"307 There"])
@@ -658,13 +635,3 @@ async def test_url_can_become_only_what_was_not_asked(gateways: Gateways, locati
         assert (await rig.ask(post(filtered()))).status == 307
         line = await logged(rig.gateway, '"failed"')
         assert line["why"].endswith(said) and "s3cr3t" not in rig.gateway.log
-
-
-async def test_what_was_no_request_is_counted_to_the_end_of_the_process(gateways: Gateways) -> None:
-    """A signal within the second lost the count."""
-    async with own(gateways, log={"level": "info"}) as rig:
-        for _ in range(10):
-            assert (await rig.ask(b"nonsense\r\n\r\n")).status == 400
-        rig.gateway.signal(signal.SIGTERM)
-        assert await rig.gateway.exits() == 0
-        assert sum(line["count"] for line in lines(rig, "refused a request")) == 10

@@ -1,16 +1,13 @@
 """What is remembered of a session besides its tasks: what `initialize` said, and the caller's identity."""
 
-import asyncio
-
 import pytest
 
-from tests.launch import Gateways, port_of
+from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Script, Session, body, final, ids, rig_with
 from tests.relay.wire import answer
-from tests.tools import localhost
 
 NATIVE: Json = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
 OURS: Json = {"list": {}, "requests": {"tools": {"call": {}}}}
@@ -65,18 +62,6 @@ async def test_what_a_server_said_of_itself_is_known_when_the_index_has_gone(
         listed = final(await session.ask(filtered(methods=["prompts/get"])))
         assert rig.asked("tasks/list")[-1]["params"] == ({"methods": ["prompts/get"]} if filters else {})
         assert ids(listed) == (["t-1"] if filters else [])
-
-
-async def test_a_reload_to_another_server_forgets_what_the_old_one_said(gateways: Gateways) -> None:
-    async with rig_with(gateways, log=LOG) as rig:
-        rig.serve(serving(NATIVE, []))
-        session = Session(rig)
-        await session.ask(call("initialize"))
-        gateway = rig.gateway
-        elsewhere = {"upstream": {"url": f"http://{localhost()}:{port_of(rig.place.listening)}/mcp"}}
-        gateway.reload(rig.settings(**elsewhere))
-        await session.ask(filtered(status=["working"]))
-        assert "status" not in rig.asked("tasks/list")[-1]["params"]
 
 
 async def test_a_native_filter_keeps_no_index(gateways: Gateways) -> None:
@@ -135,32 +120,3 @@ async def test_asking_for_unknown_tasks_leaves_nothing(gateways: Gateways) -> No
             await rig.ask(rig.post(call("tasks/get", taskId=task_id)))
             sizes.append((await rig.gateway.metrics())["taskgate_index_bytes", ()])
         assert len(set(sizes)) == 1
-
-
-async def test_a_refusal_under_a_crawl_loses_nothing_that_comes_after_it(gateways: Gateways) -> None:
-    """The session is known anew then, not too large; a server whose list is empty tells of a task only once."""
-    asked_for, held = asyncio.Event(), asyncio.Event()
-    made = task("t-1")
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
-        match message["method"]:
-            case "ping":
-                return b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
-            case "tasks/list":
-                asked_for.set()
-                await held.wait()
-                return answer(result(message["id"], page([])))
-            case "tasks/get":
-                return answer(result(message["id"], made))
-        return answer(result(message["id"], {"task": made}))
-
-    async with rig_with(gateways, script, log=LOG) as rig:
-        session = Session(rig)
-        query = asyncio.create_task(session.ask(filtered()))
-        await asked_for.wait()
-        assert (await session.ask(call("ping"))).status == 403
-        await session.ask(call("tools/call", name="x", arguments={}, task={}))
-        held.set()
-        assert ids(final(await query)) == []  # it came before the task was made
-        assert ids(final(await session.ask(filtered()))) == ["t-1"]

@@ -29,27 +29,6 @@ async def test_what_came_before_the_upstreams_end_reaches_a_slow_client(rig: Rig
     assert (got.body, got.whole) == (b"".join(events), False)
 
 
-async def test_a_whole_answer_is_not_lost_with_the_next_one(rig: Rig) -> None:
-    """Pipelined: the first is whole, the upstream breaks the second."""
-    one = await rig.client()
-    one.pause()
-    await one.send(request(target=b"/whole") + request(target=b"/broken"))
-    whole = b"w" * (6 << 20)
-    peer = await rig.upstream.request()
-    sending = asyncio.create_task(peer.send(response(whole)))
-    await asyncio.sleep(0.3)
-    one.resume()
-    other = await rig.upstream.request(2)
-    one.pause()
-    await sending
-    await other.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
-    other.reset()
-    await asyncio.sleep(0.5)
-    one.resume()
-    await one.ends()
-    assert one.received.count(b"w") >= len(whole)
-
-
 async def test_a_client_with_another_request_behind_is_seen_to_leave(rig: Rig) -> None:
     """Its connection is not read meanwhile, and the loop sees no end of an unread connection."""
     for _ in range(3):

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -79,56 +78,38 @@ async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gat
             await back.close()
 
 
-async def reset(rig: Rig) -> None:
-    await rig.client(post(call("ping")))
-    (await rig.upstream.request()).reset()
-
-
-async def late(rig: Rig) -> None:
-    one = await rig.client(post(call("ping")))
-    assert (await one.response()).status == 504
-
-
-async def late_to_a_crawl(rig: Rig) -> None:
-    one = await rig.client(post(filtered()))
-    assert (await one.response()).status == 504
-
-
-async def late_to_an_upload(rig: Rig) -> None:
-    """The server reads a part of a long body, and says nothing to all of it."""
-    one = await rig.client(UPLOAD, chunk(b"x"))
-    await rig.upstream.head()
-    await one.send(b"0\r\n\r\n")
-    assert (await one.response()).status == 504
-
-
-async def broken_off(rig: Rig) -> None:
-    await rig.client(post(call("ping")))
-    peer = await rig.upstream.request()
-    await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab")
-    peer.finish()
-
-
-async def broken_stream(rig: Rig) -> None:
-    await rig.client(request(fields=[b"Accept: text/event-stream"]))
-    peer = await rig.upstream.request()
-    await peer.send(stream(), chunk(b": quiet\n\n"))
-    peer.reset()
-
-
-async def no_http(rig: Rig) -> None:
-    await rig.client(post(call("ping")))
-    await (await rig.upstream.request()).send(b"220 mail.example ESMTP\r\n\r\n")
-
-
+PING, HALF = post(call("ping")), b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"
 UPLOAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+# What is asked, what the server sends, and how it ends: by FIN, by RST or not at all, which may be a 504.
+FAILS: dict[str, tuple[bytes, bytes, str]] = {
+    "reset": (PING, b"", "rst"),
+    "late": (PING, b"", "504"),
+    "late to a crawl": (post(filtered()), b"", "504"),
+    "late to an upload": (UPLOAD + chunk(b"x"), b"", "504"),  # whose end comes when its head has
+    "broken off": (PING, HALF, "fin"),
+    "a broken stream": (request(fields=[b"Accept: text/event-stream"]), stream() + chunk(b": quiet\n\n"), "rst"),
+    "no HTTP": (PING, b"220 mail.example ESMTP\r\n\r\n", "none"),
+}
 
 
-@pytest.mark.parametrize("fails", [reset, late, late_to_a_crawl, late_to_an_upload, broken_off, broken_stream, no_http])
-async def test_a_missing_answer_begins_a_down_that_only_an_answer_ends(gateways: Gateways, fails: Any) -> None:
+async def fail(rig: Rig, how: str) -> None:
+    asked, said, end = FAILS[how]
+    one = await rig.client(asked)
+    peer = await rig.upstream.head()
+    if asked.startswith(UPLOAD):
+        await one.send(b"0\r\n\r\n")
+    await peer.send(said)
+    if end == "504":
+        assert (await one.response()).status == 504
+    elif end != "none":
+        {"rst": peer.reset, "fin": peer.finish}[end]()
+
+
+@pytest.mark.parametrize("how", FAILS)
+async def test_a_missing_answer_begins_a_down_that_only_an_answer_ends(gateways: Gateways, how: str) -> None:
     changed: Json = {"upstream": {"response_timeout": "300ms"}, "index": {"crawl_timeout": "300ms"}}
     async with rig_with(gateways, log={"level": "info"}, **changed) as rig:
-        await fails(rig)
+        await fail(rig, how)
         await becomes(rig.gateway, 0)
         probed, probe = await rig.upstream.probe(2 * PROBE_S)
         assert (probe.method, probe.target, probe.body) == (b"OPTIONS", b"/mcp", b"")
@@ -140,7 +121,7 @@ async def test_a_missing_answer_begins_a_down_that_only_an_answer_ends(gateways:
 
 async def test_the_next_exchange_ends_a_down_too(gateways: Gateways) -> None:
     async with rig_with(gateways) as rig:
-        await reset(rig)
+        await fail(rig, "reset")
         await becomes(rig.gateway, 0)
         rig.serve(pong)
         assert (await rig.ask(post(call("ping")))).status == 200
@@ -160,7 +141,7 @@ async def test_an_idle_connection_that_the_server_closes_says_nothing(gateways: 
 
 async def test_a_client_that_leaves_says_nothing_of_the_server(gateways: Gateways) -> None:
     async with rig_with(gateways, log={"level": "info"}) as rig:
-        for begun in (b"", stream(), b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"):
+        for begun in (b"", stream(), HALF):
             one, peer = await rig.begin(post(call("ping")))
             await peer.send(begun)
             one.reset()

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from http.client import HTTPConnection
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.mcp import jsonrpc
+from gateway.mcp.observations import has_failed
 from tests.launch import Gateway, Gateways, Samples, settings
 from tests.relay.messages import Json, call, fault, filtered, page, result, task
 from tests.relay.wire import answer
@@ -160,48 +163,18 @@ async def test_a_name_of_a_tool_is_text_whatever_is_in_it(gateways: Gateways) ->
         assert {row["tool"] for row in rows(gateway)} == started.keys()
 
 
-ENDS: dict[str, tuple[str, bytes]] = {
-    "its structured content": ("completed", b'{"content":[],"structuredContent":{"isError":true}}'),
-    "an item of it": ("completed", b'{"content":[],"structuredContent":{"all":[{"isError": true}]},"isError":false}'),
-    "the result": ("failed", b'{"content":[],"isError"\n:\ttrue}'),
-    "a number that is no JSON": ("failed", b'{"content":[],"structuredContent":{"n":NaN},"isError":true}'),
-}
-
-
-@pytest.mark.parametrize("said", ENDS)
-async def test_a_result_has_failed_by_its_own_word(gateways: Gateways, said: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "fails"),
+    [
+        (b'{"content":[],"structuredContent":{"isError":true}}', False),
+        (b'{"content":[],"structuredContent":{"all":[{"isError": true}]},"isError":false}', False),
+        (b'{"content":[],"isError"\n:\ttrue}', True),
+        (b'{"content":[],"structuredContent":{"n":NaN},"isError":true}', True),
+    ],
+)
+def test_a_result_has_failed_by_its_own_word(data: bytes, fails: bool) -> None:
     """What a tool has structured in its result has any member that it likes."""
-    server, (status, data) = Server(), ENDS[said]
-
-    def answered(head: bytes, body: bytes) -> bytes:
-        is_result = json.loads(body)["method"] == "tasks/result"
-        return answer(b'{"jsonrpc":"2.0","id":1,"result":%b}' % data) if is_result else server.answered(head, body)
-
-    with in_a_thread(answered) as port, gateways.process(port) as gateway:
-        make(gateway, task("a"))
-        ask(gateway, call("tasks/result", taskId="a"))
-        assert (await gateway.metrics())["taskgate_tasks_ended_total", of("render", status)] == 1
-
-
-async def test_a_task_that_is_only_nearly_json_ends_too(gateways: Gateways) -> None:
-    """Python writes `Infinity` for a time that never ends."""
-    server = Server()
-    with in_a_thread(server.answered) as port, gateways.process(port) as gateway:
-        make(gateway, task("a") | {"ttl": float("inf")})
-        server.tasks["a"] |= {"status": "failed"}
-        ask(gateway, call("tasks/get", taskId="a"))
-        assert (await gateway.metrics())["taskgate_tasks_ended_total", of("render", "failed")] == 1
-
-
-async def test_tasks_of_a_server_that_a_reload_has_replaced_are_lost(gateways: Gateways) -> None:
-    server = Server()
-    with in_a_thread(server.answered) as port, in_a_thread(server.answered) as other:
-        async with gateways.in_process(port, log={"level": "warning"}) as gateway:
-            await asyncio.to_thread(make, gateway, task("a"))
-            gateway.reload(settings(gateway.port, gateway.admin, other, {}))
-            lost = "taskgate_tasks_ended_total", of("render", "lost")
-            await gateway.until(lambda samples: samples[lost] == 1, "the task lost")
-            assert (await gateway.metrics())["taskgate_tasks", of("render", "working")] == 0
+    assert has_failed(msgspec.Raw(jsonrpc.rewritten(data) or data)) is fails
 
 
 async def test_a_reload_takes_the_series_of_an_upstream_away_and_keeps_the_others(gateways: Gateways) -> None:

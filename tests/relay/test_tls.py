@@ -40,7 +40,7 @@ async def test_tls_on_the_listener(rig: Rig, tls: Json) -> None:
             assert seen.value(b"x-forwarded-proto") == b"https"
             assert b"proto=https" in (seen.value(b"forwarded") or b"")
             await peer.send(response(data))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while sum(m.whole for m in reads.responses([b"PUT"] * number)) < number:
                     reads.feed(await reader.read(65536))
         assert [m.body for m in reads.responses([b"PUT"] * 2)] == [data, data]
@@ -77,7 +77,7 @@ async def test_a_stream_over_tls_and_its_client_leaving(rig: Rig, tls: Json) -> 
         writer.write(request(fields=[b"Accept: text/event-stream"]))
         peer = await rig.upstream.request()
         await peer.send(stream())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await reader.readuntil(b"\r\n\r\n")
             for number in range(5):
                 await peer.send(chunk(event(b"%d" % number)))
@@ -94,7 +94,7 @@ async def test_a_stream_over_tls_that_ends_as_its_client_leaves(gateways: Gatewa
                 writer.write(request(fields=[b"Accept: text/event-stream"]))
                 peer = await rig.upstream.request(number)
                 await peer.send(stream())
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     await reader.readuntil(b"\r\n\r\n")
                 writer.close()
                 if number % 2:
@@ -110,7 +110,7 @@ async def test_a_cut_over_tls_is_a_cut(rig: Rig, tls: Json) -> None:
         await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
         peer.reset()
         got = b""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with suppress(ssl.SSLError, ConnectionError):
                 while piece := await reader.read(65536):
                     got += piece

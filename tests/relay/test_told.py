@@ -1,7 +1,6 @@
 """What metrics and logs tell of traffic of every kind, and that they tell no secret (DESIGN 8.10, 8.11)."""
 
 import re
-import signal
 from typing import Any
 
 import pytest
@@ -188,25 +187,3 @@ async def test_what_is_refused_is_not_quoted_in_the_log(gateways: Gateways) -> N
         assert SECRETS["token"] in body(answered)["error"]["message"], "whose it is may see it"
         await logged(rig.gateway, "refused a request")
         assert SECRETS["token"] not in rig.gateway.log
-
-
-async def test_a_method_of_a_clients_own_making_is_not_logged_at_any_length(gateways: Gateways) -> None:
-    """`method` is any string in the body. The log shows a limited part of it."""
-    async with rig_with(gateways, Server({}), log={"level": "debug"}) as rig:
-        await rig.ask(post(call("x" * 100_000)))
-        await logged(rig.gateway, '"message": "failed"')
-        assert max(map(len, rig.gateway.log.splitlines())) < 2000
-
-
-async def test_one_line_for_a_request_at_debug_and_none_at_info(gateways: Gateways) -> None:
-    for level, expected in (("debug", 3), ("info", 0)):
-        async with own(gateways, Server({None: page(TASKS)}), log={"level": level}) as rig:
-            for asked in (request(), post(filtered()), request()):
-                assert (await rig.ask(asked)).status in (200, 202)
-            rig.gateway.signal(signal.SIGTERM)
-            assert await rig.gateway.exits() == 0  # and all that it had to say is said
-            lines = [line for line in rig.gateway.lines() if line["message"] == "request"]
-            assert len(lines) == expected, lines
-            told = [(line["level"], line["kind"], line["upstream"], line["status"]) for line in lines]
-            relayed, answered = ("debug", "relayed", "up", 202), ("debug", "answered", "up", 200)
-            assert told == [relayed, answered, relayed][:expected]

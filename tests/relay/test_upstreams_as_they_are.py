@@ -85,7 +85,7 @@ async def asked(gateway: Gateway, host: str = "127.0.0.1") -> tuple[int, bytes]:
     """The status and the body of one GET."""
 
     def ask() -> tuple[int, bytes]:
-        with closing(http.client.HTTPConnection(host, gateway.port, timeout=10)) as connection:
+        with closing(http.client.HTTPConnection(host, gateway.port, timeout=30)) as connection:
             connection.request("GET", "/mcp", headers={"Host": "localhost"})
             got = connection.getresponse()
             return got.status, got.read()
@@ -162,7 +162,7 @@ async def test_a_unix_socket_that_nobody_listens_on_is_502(gateways: Gateways, t
 
 
 def over_unix(path: str, target: str) -> tuple[int, bytes]:
-    with closing(http.client.HTTPConnection("any.example", timeout=10)) as connection:
+    with closing(http.client.HTTPConnection("any.example", timeout=30)) as connection:
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(path)
         connection.request("GET", target, headers={"X-Request-Id": "over-unix"})

@@ -1,12 +1,13 @@
 """`taskgate stdio` as a process, its standard streams in the test's hands (tests/launch.py)."""
 
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Final
 
 from tests import forked
-from tests.launch import COMMAND, piped
+from tests.launch import COMMAND, held_port, piped, port_of
 
 WAIT_S: Final = 60.0  # long, because a machine may be busy
 
@@ -52,3 +53,17 @@ class Talk:
 def talking(*server: str, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Iterator[Talk]:
     with piped(gateway(*server, flags=flags), environment) as process:
         yield Talk(process)
+
+
+@contextmanager
+def with_admin(*server: str, flags: Sequence[str] = ()) -> Iterator[tuple[Talk, Callable[[str], str]]]:
+    """The same with an admin listener, and what a GET there is answered."""
+    with held_port() as held:
+        at = f"127.0.0.1:{port_of(held)}"
+
+        def get(path: str) -> str:
+            with urllib.request.urlopen(f"http://{at}{path}", timeout=WAIT_S) as answer:
+                return str(answer.read().decode())
+
+        with talking(*server, flags=[*flags, "--admin", at]) as talk:
+            yield talk, get

@@ -2,18 +2,15 @@
 
 import hashlib
 import json
-import time
-import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.attack.test_long_values import ERROR_BYTES_MAX, IN_MESSAGES, LINE_BYTES_MAX, UNITS
-from tests.launch import held_port, port_of
 from tests.relay.messages import dumps
 from tests.stdio.harness import call
-from tests.stdio.process import WAIT_S, ran, talking
+from tests.stdio.process import ran, with_admin
 
 # A server that makes and cancels tasks, fails `prompts/get`, and ends with its input.
 SERVER: Final = """
@@ -81,18 +78,6 @@ def test_the_access_log_has_a_line_for_each_request(tmp_path: Path, file: dict[s
     assert {line["failure"] for line in lines if line["message"] == "failed"} == {"JsonRpcError"}
 
 
-def test_requests_that_fail_of_one_cause_write_a_line_a_second_with_a_count(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"log": {"level": "info"}}))
-    asked = b"".join(call(number, "prompts/get", name="x") for number in range(200))
-    began_at = time.monotonic()
-    ended = ran("python3", "-c", SERVER, data=asked, flags=("--config", str(config)))
-    lines = [json.loads(line) for line in ended.stderr.splitlines()]
-    assert ended.returncode == 0 and sum(line["count"] for line in lines) == 200
-    assert {line["failure"] for line in lines} == {"JsonRpcError"}
-    assert lines[0]["count"] == 1 and 2 <= len(lines) <= time.monotonic() - began_at + 2
-
-
 def test_the_audit_has_a_line_for_each_task_that_is_created_cancelled_or_ends(tmp_path: Path) -> None:
     lines = [line for line in told(tmp_path, {"audit": True}) if line["message"] == "audit"]
     digests = [hashlib.blake2b(name.encode(), digest_size=16).hexdigest() for name in ("t-5ecret", "gone")]
@@ -120,26 +105,18 @@ def test_a_level_that_is_named_holds(tmp_path: Path, log: dict[str, Any], messag
     assert {line["message"] for line in lines if line["logger"] != "asyncio"} == messages
 
 
-def test_the_page_shows_failures_and_requests(tmp_path: Path) -> None:
+def test_the_page_shows_failures_and_requests() -> None:
     """Once it showed none over stdio."""
-    with held_port() as held:
-        at = f"127.0.0.1:{port_of(held)}"
-        with talking("python3", "-c", SERVER, flags=["--admin", at]) as talk:
-
-            def page() -> Any:
-                with urllib.request.urlopen(f"http://{at}/page/status.json", timeout=WAIT_S) as answer:
-                    return json.load(answer)
-
-            talk.say(call(8, "ping"))
-            page()  # from now on it counts as open
-            talk.say(*ASKED)
-            shown = page()
-            assert {one["failure"] for one in shown["reasons"]} == {"JsonRpcError -32602", "JsonRpcError -32603"}
-            assert len(shown["failures"]) == 3 and len(shown["requests"]) == len(ASKED)
-            assert "5ecret" not in json.dumps(shown)
-            with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
-                assert b'taskgate_jsonrpc_errors_total{code="-32603",upstream="stdio"} 1.0' in answer.read()
-            assert talk.finish() == 0
+    with with_admin("python3", "-c", SERVER) as (talk, get):
+        talk.say(call(8, "ping"))
+        get("/page/status.json")  # from now on it counts as open
+        talk.say(*ASKED)
+        shown = json.loads(get("/page/status.json"))
+        assert {one["failure"] for one in shown["reasons"]} == {"JsonRpcError -32602", "JsonRpcError -32603"}
+        assert len(shown["failures"]) == 3 and len(shown["requests"]) == len(ASKED)
+        assert "5ecret" not in json.dumps(shown)
+        assert 'taskgate_jsonrpc_errors_total{code="-32603",upstream="stdio"} 1.0' in get("/metrics")
+        assert talk.finish() == 0
 
 
 @pytest.mark.parametrize("counts", [True, False])
@@ -147,31 +124,25 @@ def test_tasks_are_counted_unless_configured_not_to_be(tmp_path: Path, counts: b
     """The request that makes the task is larger than what is kept of one."""
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"metrics": {"tasks": counts}}))
-    with held_port() as held:
-        at = f"127.0.0.1:{port_of(held)}"
-        with talking("python3", "-c", SERVER, flags=["--config", str(config), "--admin", at]) as talk:
-            talk.say(*ASKED)
-            with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
-                shown = answer.read()
-            assert (b'taskgate_tasks_started_total{tool="x",upstream="stdio"} 1.0' in shown) is counts
-            ended = b'taskgate_tasks_ended_total{status="cancelled",tool="x",upstream="stdio"} 1.0'
-            assert (ended in shown) is counts
-            assert (b"taskgate_task" in shown) is counts
-            assert talk.finish() == 0
+    with with_admin("python3", "-c", SERVER, flags=["--config", str(config)]) as (talk, get):
+        talk.say(*ASKED)
+        shown = get("/metrics")
+        assert ('taskgate_tasks_started_total{tool="x",upstream="stdio"} 1.0' in shown) is counts
+        ended = 'taskgate_tasks_ended_total{status="cancelled",tool="x",upstream="stdio"} 1.0'
+        assert (ended in shown) is counts
+        assert ("taskgate_task" in shown) is counts
+        assert talk.finish() == 0
 
 
 def test_a_list_that_is_not_answered_in_time_counts_for_the_alert(tmp_path: Path) -> None:
     """The alert TaskgateUpstreamFailing counts the statuses from 500 on, and over stdio all were 200."""
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"index": {"crawl_timeout": "100ms"}}))
-    with held_port() as held:
-        at = f"127.0.0.1:{port_of(held)}"
-        with talking("sh", "-c", "cat > /dev/null", flags=["--config", str(config), "--admin", at]) as talk:
-            talk.say(call(1, "tasks/list", status=["working"]))
-            with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
-                said = answer.read().decode()
-            assert 'kind="answered",method="tasks/list",status="504",upstream="stdio"} 1.0' in said
-            assert talk.finish() == 0
+    with with_admin("sh", "-c", "cat > /dev/null", flags=["--config", str(config)]) as (talk, get):
+        talk.say(call(1, "tasks/list", status=["working"]))
+        said = 'kind="answered",method="tasks/list",status="504",upstream="stdio"} 1.0'
+        assert said in get("/metrics")
+        assert talk.finish() == 0
 
 
 def test_long_and_odd_values_make_no_long_lines(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests import forked
 from tests.launch import COMMAND, ROOT, held_port, listening, piped, port_of
 from tests.stdio.harness import QUERY_ALL, call, initialized
-from tests.stdio.process import WAIT_S, closing, gateway, ran, talking
+from tests.stdio.process import WAIT_S, closing, gateway, ran, talking, with_admin
 from tests.tools import open_terminal
 
 LINUX = sys.platform.startswith("linux")
@@ -126,12 +126,11 @@ def test_an_error_that_nobody_reads_has_its_status(line: list[str], status: int,
 def test_a_command_whose_name_is_no_utf_8_shows_on_the_page(tmp_path: Path) -> None:
     command = os.fsencode(tmp_path) + b"/c\xffat\x85"
     Path(os.fsdecode(command)).symlink_to("/bin/cat")
-    with held_port() as held, talking(os.fsdecode(command), flags=["--admin", f"127.0.0.1:{port_of(held)}"]) as talk:
+    with with_admin(os.fsdecode(command)) as (talk, get):
         assert talk.say(call(1, "ping")) == [call(1, "ping")]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}/page/status.json", timeout=WAIT_S) as answer:
-            assert json.load(answer)["upstreams"][0]["url"] == f"{tmp_path}/c\\udcffat\\udc85"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}/metrics", timeout=WAIT_S) as answer:
-            assert b"taskgate_upstream_up" in answer.read()
+        shown = json.loads(get("/page/status.json"))
+        assert shown["upstreams"][0]["url"] == f"{tmp_path}/c\\udcffat\\udc85"
+        assert "taskgate_upstream_up" in get("/metrics")
         assert talk.finish() == 0
 
 
@@ -182,15 +181,15 @@ def test_a_wrong_configuration_starts_nothing(tmp_path: Path, text: str, words: 
 
 
 def test_an_admin_listener_where_one_is_asked_for() -> None:
-    with held_port() as held, talking("cat", flags=["--admin", f"127.0.0.1:{port_of(held)}"]) as talk:
+    with with_admin("cat") as (talk, get):
         for message_id in (1, 2):
             assert talk.say(call(message_id, "ping")) == [call(message_id, "ping")]
-        for path in ("/metrics", "/healthz", "/readyz", "/", "/page/status.json"):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}{path}", timeout=WAIT_S) as answer:
-                text = answer.read().decode()
-            assert path != "/metrics" or 'taskgate_upstream_requests_total{method="ping",upstream="stdio"} 2.0' in text
-            assert path != "/metrics" or "taskgate_queries_in_flight_max 10000.0" in text
-            assert path != "/page/status.json" or "Filtered lists at once" in text
+        for path in ("/healthz", "/readyz", "/"):
+            get(path)
+        metrics = get("/metrics")
+        assert 'taskgate_upstream_requests_total{method="ping",upstream="stdio"} 2.0' in metrics
+        assert "taskgate_queries_in_flight_max 10000.0" in metrics
+        assert "Filtered lists at once" in get("/page/status.json")
         assert talk.finish() == 0
 
 

@@ -70,13 +70,3 @@ def test_each_request_is_below_the_traceparent_of_its_message(tmp_path: Path, pa
         assert plan.parent_span_id == answered.span_id and [span.name for span in asked] == ["tasks/list"]
         assert len(spans) == 5
         assert b"5ecret" not in b"".join(collector.bodies)
-
-
-def test_a_variable_that_opentelemetry_refuses_is_a_fault_of_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1")
-    config = tmp_path / "config.yaml"
-    config.write_text('{"traces": {"endpoint": "http://127.0.0.1:4318"}}')
-    ended = ran("true", flags=("--config", str(config)))
-    assert ended.returncode == 2 and ended.stderr.startswith("taskgate: traces: OpenTelemetry refuses a variable")
