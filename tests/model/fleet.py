@@ -108,6 +108,11 @@ class FleetOracle(Oracle):
         options = super()._options(asked, at, truth, oldest)
         return [ABSENT, *options] if ABSENT not in options and self._has_slipped(asked, truth) else options
 
+    def _may_repeat(self, asked: Asked, truth: Truth, state: State) -> bool:
+        """Another replica may still know a task where it was before it moved."""
+        moved = not asked.criteria.by_created and state is not truth.states[-1]
+        return moved or super()._may_repeat(asked, truth, state)
+
     def _has_slipped(self, asked: Asked, truth: Truth) -> bool:
         """Whether a task may be unknown to a replica: as that read pages, it moved, or others ahead of it went.
 

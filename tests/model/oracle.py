@@ -44,7 +44,7 @@ RULES: Final = {
     "deleted": "nothing that was deleted more than full_crawl_interval before the query came (6)",
     "backwards": "nothing older than what passed through before, or than an earlier answer (6)",
     "order": "in the order asked for, each task once (5.2)",
-    "repeats": "following cursors repeats no task, unless it changes and so moves ahead (5.5)",
+    "repeats": "following cursors repeats no task, unless it changes and so moves (5.5)",
     "page": "page_size tasks or page_bytes_max if more follow, no more if not, all behind the cursor (5.5)",
     "total": "taskgate/total is how many match (5.6)",
     "as of": "taskgate/asOf is no later than the oldest instant that the answer reflects (5.6)",
@@ -361,12 +361,15 @@ class Oracle:
             if truth not in asked.session.truths:
                 raise Violation("isolation", f"{truth.id} is of {session.id}, not of {asked.session.id}")
             self._check_state(asked, at, truth, state, asked.oldest)
-            if truth in asked.earlier and not (truth.wound_back or asked.criteria.moves_ahead):
+            if truth in asked.earlier and not self._may_repeat(asked, truth, state):
                 raise Violation("repeats", f"{truth.id} was on an earlier page")
             if True not in self._match(asked, truth, state):
                 raise Violation("match", f"{truth.id} in state {state.number} cannot match")
             shown.append((truth, state))
         return shown
+
+    def _may_repeat(self, asked: Asked, truth: Truth, _state: State) -> bool:
+        return truth.wound_back or asked.criteria.moves_ahead
 
     def _check_state(self, asked: Asked, at: Moment, truth: Truth, state: State, oldest: float) -> None:
         if state in self._options(asked, at, truth, oldest):

@@ -19,8 +19,8 @@ EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two 
 def played_here() -> list[h.History]:
     """Histories about a task that goes, a caller who is refused at one replica, a task that another replica finds gone
     without having heard of it (before the store is back; by what cannot be read; after another could not cancel it),
-    one that cannot be cancelled, and two that slip past a crawl: of a replica that has not heard of the task, and of
-    one that has; and some that are drawn."""
+    one that cannot be cancelled, two that slip past a crawl: of a replica that has not heard of the task, and of
+    one that has; and one that has moved for one replica alone; and some that are drawn."""
     before = (h.Create(), h.Switch(), h.Wait(65), h.Query(), h.Update(), h.Wait(65), h.Query())
     goes = (*before, h.Switch(), h.Query(), h.Delete(), h.Get(), h.Wait(65), h.Switch(), h.Query())
     refused = (h.Create(), h.Wait(), h.Switch(), h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65))
@@ -34,7 +34,9 @@ def played_here() -> list[h.History]:
     unread = (h.Delete(which=2), h.Query(), h.Wait(), h.Fault(kind="encoded"), h.Delete(which=1), h.Get(which=1))
     twice = (h.Get(which=1, method="tasks/cancel"), h.Wait(), h.Query(), h.Wait(), h.Switch(), h.Get(which=1))
     omitted = (h.Query(), h.Wait(130), h.Query(), h.Wait(3), h.Delete(), h.Wait(65))
+    moved = (h.Query(), h.Wait(), h.Update(), h.Switch(), h.Query(pages=2), h.Blink(), h.Switch())
     return [
+        h.History(h.Setting(page_bytes_max=500, tasks="www"), moved),
         *(h.History(h.Setting(order="nothing"), events) for events in fixed),
         h.History(h.Setting(order="nothing", tasks="x"), (h.Get(), h.Get(method="tasks/cancel"))),
         h.History(h.Setting(order="nothing", delays=((140, 70),), tasks="c"), cancelled),
