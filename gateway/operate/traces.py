@@ -208,7 +208,7 @@ class TracedMetrics(Metrics):
         span.set_attribute("taskgate.outcome", ended.outcome)
         if ended.outcome not in UNANSWERED:  # else the reason is the error's, which may repeat what the upstream said
             span.set_attribute("taskgate.reason", ended.reason)
-            span.set_attribute("taskgate.upstream_requests", ended.upstream_requests)
+            span.set_attribute("taskgate.upstream_requests", ended.requests)
             span.set_attribute("taskgate.spared_requests", ended.spared_requests)
             span.set_attribute("taskgate.tasks", ended.tasks)
             span.set_attribute("taskgate.total", ended.total)

@@ -390,7 +390,8 @@ class Answerer:
         ended = EndedQuery(name, answer.outcome, answer.reason, answer.requests, *spared, len(page.tasks), page.total)
         self._counts.query(ended)
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("query", extra=asdict(ended))
+            said = asdict(ended)
+            log.debug("query", extra={"upstream_requests": said.pop("requests"), **said})
 
 
 def _response(raw_id: bytes, answer: Answer, rest: bytes) -> bytes:

@@ -87,7 +87,7 @@ class EndedQuery:
     upstream: str
     outcome: str
     reason: str  # of the plan, or why the query failed
-    upstream_requests: int = 0  # of the refresh
+    requests: int = 0  # of the refresh
     spared_requests: int = 0
     spared_bytes: int = 0
     tasks: int = 0  # shown
