@@ -327,7 +327,7 @@ def _is_one(one: Instant, other: Instant) -> bool:
 def _is_late(before: _Past, created: Instant, is_made: bool) -> bool:
     """Whether what tells of a task tells of one that is known to have ended, or of one before it."""
     if is_made:
-        return before.is_counted and _is_one(before.created, created)
+        return before.is_counted and (created < before.created or _is_one(before.created, created))
     return created < before.created or _unix_s(created) <= before.until_s or _is_one(before.created, created)
 
 

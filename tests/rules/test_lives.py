@@ -137,6 +137,16 @@ def test_the_result_that_made_the_life_before_may_come_late(play: Play) -> None:
     assert play.is_so("render started 1", "render working 1")
 
 
+def test_the_result_that_made_the_life_before_begins_nothing_once_the_next_has_ended(play: Play) -> None:
+    """What was shown of the next one was counted as its end too."""
+    following = "2026-05-28T20:10:00Z"
+    play.made(created=following)
+    play.shown("completed", created=following)
+    play.made()
+    play.shown("completed", created=following)
+    assert play.is_so("render started 1", "render completed 1")
+
+
 def test_what_was_asked_before_a_life_was_first_seen_does_not_end_it(play: Play) -> None:
     """Its id was given again; what told late that the life before was gone, or had ended, was taken for its own end."""
     play.made()
