@@ -234,6 +234,7 @@ async def test_in_an_upstreams_list(long_place: Place, name: str) -> None:
     await _play(long_place, name, lambda value: (post(filtered()), IN_LISTS[name](value)))
 
 
+@pytest.mark.slow
 async def test_at_the_admin_listener(long_place: Place) -> None:
     """What cannot be read stood in the log with all that is in it: 40 kB a line, and a query with its token."""
     gateway, logged = long_place.gateway, len(long_place.gateway.log)

@@ -129,6 +129,7 @@ async def said(command: Sequence[str], home: Path) -> list[Json]:
     return answers
 
 
+@pytest.mark.slow
 async def test_a_csharp_server_sees_and_says_the_same_through_the_gateway(tmp_path: Path) -> None:
     command = [node(), npm("servers", AZURE), "server", "start"]
     direct = await said(command, tmp_path)

@@ -136,6 +136,7 @@ async def test_the_typescript_sdks_client() -> None:
         check(name, *seen[2 * at : 2 * at + 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "pairs"),
     [(with_mcp, [("everything", QUERIES), ("python_sdk", WORK)]), (with_fastmcp, [("fastmcp_tasks", FASTMCP)])],

@@ -103,6 +103,7 @@ async def test_the_python_sdks_server(runner: Runner, http: httpx.AsyncClient, o
         assert (facts["others_see"], facts["get_agrees"]) == ("none", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["HTTP", "stdio"])
 async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner, tmp_path: Path, by: str) -> None:
     make = ["--create", "work", "--arguments", '{"name": "x"}']
