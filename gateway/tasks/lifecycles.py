@@ -300,7 +300,7 @@ def _read(raw: bytes | msgspec.Raw) -> task.Written | None:
 
 def _end_of(shown: task.Written, raw: bytes | msgspec.Raw, created: Instant, now: float) -> _Past:
     updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in bytes(raw) else UNKNOWN
-    until_s = now if updated == UNKNOWN else _unix_s(updated)
+    until_s = now if updated == UNKNOWN else _unix_s(max(updated, told_instant(shown.createdAt)))
     return _Past(created, until_s, shown.status, _span_s(created, updated, now))
 
 

@@ -24,7 +24,7 @@ def judge(lives: Lives, truths: Iterable[Truth], old: set[Truth], now: float) ->
     told_apart = [t for t in new if t.answered is not None or not _is_from_before_an_end(t, new)]
     seen = {truth.id for truth in told_apart if truth.shown and truth.shown[0] not in TERMINAL}
     begun = len(made) + len(seen.difference(made))  # an id that is given again elsewhere may look like one task
-    over = {truth.id for truth in told_apart if _has_ended(truth.shown)}
+    over = {truth.id for truth in told_apart if _has_ended(truth.shown) and not _is_overtaken(truth, new)}
     told = f"{counted}, {live} live; begun {begun} to {len(new)}, over {len(over)}, gone {len(gone)}: {reached}"
 
     def held(rule: bool, what: str) -> None:

@@ -147,6 +147,16 @@ def test_the_result_that_made_the_life_before_begins_nothing_once_the_next_has_e
     assert play.is_so("render started 1", "render completed 1")
 
 
+def test_an_end_that_lies_before_the_task_began_is_over_all_the_same(play: Play) -> None:
+    """What was notified late of the task that had ended began another."""
+    following = "2026-05-28T20:10:00Z"
+    play.made()
+    play.shown("completed", created=following, updated="2026-05-28T19:00:00Z")
+    play.shown("working", created=following)
+    play.passes(60)
+    assert play.is_so("render started 1", "render completed 1")
+
+
 def test_what_was_asked_before_a_life_was_first_seen_does_not_end_it(play: Play) -> None:
     """Its id was given again; what told late that the life before was gone, or had ended, was taken for its own end."""
     play.made()
