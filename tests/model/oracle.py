@@ -334,7 +334,7 @@ class Oracle:
             raise Violation("total", f"{total}, and it must be from {low} to {len(shown) + bounds.high}")
         self._check_as_of(asked, at, result, shown, last)
         asked.earlier.update(truth for truth, _ in shown)
-        if self.setting.order == "nothing":  # each was asked for
+        if self.setting.order == "nothing" or asked.criteria.ids is not None:  # each was asked for
             for truth, _ in shown:
                 truth.seen.append((at, asked.session))
         for truth, number in [*bounds.learned, *((t, s.number) for t, s in shown)]:
@@ -522,7 +522,8 @@ class Oracle:
     @staticmethod
     def _was_shown_elsewhere(own: Own, since: float) -> bool:
         """Whether another session of the caller's has since been shown the task that is asked for (DESIGN 7.12)."""
-        seen = [shown for truth in own.session.lives(own.params.get("taskId")) for shown in truth.seen]
+        task_id, sessions = own.params.get("taskId"), (own.session, *own.session.relatives)
+        seen = [shown for of in sessions for truth in of.lives(task_id) for shown in truth.seen]
         return own.method == "tasks/get" and any(at.time >= since and of in own.session.relatives for at, of in seen)
 
     def _is_crawl_due(self, session: ServerSession, asked: Asked) -> bool:
