@@ -31,6 +31,7 @@ async def followed(rig: Rig | Session, **params: Any) -> list[list[str]]:
         pages.append(ids(response))
         if (cursor := response["result"].get("nextCursor")) is None:
             return pages
+        assert params != {"cursor": cursor}, "the page is the one before: it would go on for ever"
         params = {"cursor": cursor}
 
 
