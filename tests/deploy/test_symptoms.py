@@ -164,7 +164,9 @@ async def _(rig: Rig) -> None:
 
 @scenario("Too many open files")
 async def _(rig: Rig) -> None:
-    for one in [await rig.client() for _ in range(DESCRIPTORS // 2)]:
+    many = [await rig.client() for _ in range(DESCRIPTORS // 2)]
+    assert (await rig.ask(request())).status == 503
+    for one in many:
         await one.close()
 
 
