@@ -38,6 +38,7 @@ async def test_a_storm_leaves_everything_as_it_was(gateways: Gateways) -> None:
     assert not report.findings, str(report)
 
 
+@pytest.mark.slow
 async def test_a_storm_on_the_loop_of_asyncio_leaves_no_object_no_byte_and_no_cycle() -> None:
     """Exchanges of every kind, hostile ones among them, and each way to end. The collector is off meanwhile."""
     asyncio.get_running_loop().set_debug(False)
