@@ -37,8 +37,6 @@ class Storable(Protocol[_K]):
 
 
 _V = TypeVar("_V", bound=Storable)  # type: ignore[type-arg]
-
-
 _T = TypeVar("_T")
 
 

@@ -92,8 +92,8 @@ class Marks(CountedIds[Mark]):
             mark.first, mark.last = min(mark.first, first), max(mark.last, at)
             mark.seen, mark.method = mark.seen or seen, method or mark.method
         elif len(self) < MARKS_MAX:
-            mark = self[task_id] = Mark(first, at, seen, method=method)
-            self.size_bytes += self.id_bytes + text_bytes(task_id)
+            mark = Mark(first, at, seen, method=method)
+            self.put(task_id, mark)
         return mark
 
     def made(self, task_id: str, asked: int) -> Mark | None:
