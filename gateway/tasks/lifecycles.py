@@ -52,6 +52,7 @@ class _Life(msgspec.Struct, gc=False):
     lasts_s: float  # unseen for so long it is lost
     viewer: Key | None  # whom an answer showed it last: only he can find it gone
     digest: str  # of its id; empty unless `on_end` is told
+    is_made_here: bool = False  # the result that made it passed
     past: "_Past | None" = None  # it has ended, and waits for its tool
 
 
@@ -168,6 +169,7 @@ class Lives:
                 return
         elif tool is not None:
             status = life.series[2]  # a stream that is resumed repeats the result that made it
+        life.is_made_here = life.is_made_here or tool is not None
         if tool is not None and number in self._unnamed:
             self._move(number, life, self._label(key.upstream, tool), life.series[2])
             self._count(number, life)
@@ -315,8 +317,8 @@ def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
 
 
 def _was_there(life: _Life, asked: Moment | None, offset_s: float) -> bool:
-    """Whether a life had begun when something was asked: before it was first seen if another replica has made it."""
-    return asked is None or life.first_s <= asked.at or (not life.series[1] and life.began_s <= asked.at + offset_s)
+    """Whether a life had begun when something was asked: before it was first seen unless it was made here."""
+    return asked is None or life.first_s <= asked.at or (not life.is_made_here and life.began_s <= asked.at + offset_s)
 
 
 def _is_one(one: Instant, other: Instant) -> bool:

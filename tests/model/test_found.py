@@ -423,6 +423,11 @@ FOUND = {
         Setting(streams=True, delays=((0, 70), (16, 5)), ids_again=0, listening=True, tasks="c"),
         (Fault(kind="resume", method="tasks/result"), Get(method="tasks/result"), Create(), Wait(64)),
     ),
+    "the result of a task comes after another of its id was made by an unread request, at a clock behind": History(
+        Setting(streams=True, skew_s=-3, ids_again=0, tasks="wwf"),
+        (Query(), Blink(count=13), Reload(), Get(which=1), Create(), Query(), Query(), Query(s=1),
+         Create(form="coding"), Get(), Get(which=1, method="tasks/result"), Update(which=1)),
+    ),
     "a new session's index is fresh when an answer in the one before shows a task": History(
         Setting(max_age=16, order="nothing", listening=True, tasks="ww", delays=((2, 2), (16, 1), (16, 70), (3, 2),
                 (2, 16), (16, 70), (2, 16), (40, 2), (16, 40), (5, 1), (8, 16), (16, 1))),

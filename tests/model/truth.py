@@ -40,6 +40,7 @@ class Moment(NamedTuple):
 
 
 BEFORE_ALL: Final = Moment(float("-inf"), 0)
+AFTER_ALL: Final = Moment(float("inf"), 0)
 
 
 class Moments:
@@ -148,7 +149,7 @@ class ServerSession:
     authorization: str
     truths: list[Truth] = field(default_factory=list)
     began: Moment = BEFORE_ALL  # what passed in others before counts
-    opened: Moment = BEFORE_ALL  # when its client knew of it
+    opened: Moment = AFTER_ALL  # when a client knew of it; one that shares it may be earlier
     ended: Moment | None = None
     disturbed: int = 0
     disturbed_at: float = float("-inf")
