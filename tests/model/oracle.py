@@ -519,12 +519,13 @@ class Oracle:
         if asked_for and since < asked.oldest:
             session.refreshed = (asked.came.time, asked.criteria, asked.disturbed)
 
-    @staticmethod
-    def _was_shown_elsewhere(own: Own, since: float) -> bool:
+    def _was_shown_elsewhere(self, own: Own, since: float) -> bool:
         """Whether another session of the caller's has since been shown the task that is asked for (DESIGN 7.12)."""
-        task_id, sessions = own.params.get("taskId"), (own.session, *own.session.relatives)
-        seen = [shown for of in sessions for truth in of.lives(task_id) for shown in truth.seen]
-        return own.method == "tasks/get" and any(at.time >= since and of in own.session.relatives for at, of in seen)
+        task_id, others = own.params.get("taskId"), own.session.relatives
+        seen = [shown for of in (own.session, *others) for truth in of.lives(task_id) for shown in truth.seen]
+        gets = [other for other in self._upstream.own if other.method == "tasks/get"]
+        seen += [(o.ended, o.session) for o in gets if o.ended and any(truth.id == task_id for truth in o.shown)]
+        return own.method == "tasks/get" and any(at.time >= since and of in others for at, of in seen)
 
     def _is_crawl_due(self, session: ServerSession, asked: Asked) -> bool:
         first = session.first_cost
