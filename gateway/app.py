@@ -20,13 +20,13 @@ from gateway.downstream import host_origin_check
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener, are_exhausted, connections_kept
 from gateway.downstream.tls_handshakes import TlsServer
+from gateway.guards import guards_of
 from gateway.operate import admin_listener, log_format, status_page
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.owners.seen_ids import IDLE_S
 from gateway.proxy import Proxy
 from gateway.relay import routes
-from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
 from gateway.transport import tls
 from gateway.transport.base_connection import Links

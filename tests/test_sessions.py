@@ -236,7 +236,9 @@ class _Reader:
     """A client that accepts everything."""
 
     streaming = is_full = False
-    cost = None
+
+    def owe(self, requests: int) -> None:
+        """Nobody counts."""
 
     def refuse(self, data: bytes, code: int) -> None:
         pass

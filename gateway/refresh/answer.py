@@ -166,8 +166,7 @@ class Planner:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
         if not caller.asks_first:
             return
-        if waiter.reply.cost is not None:
-            waiter.reply.cost.owe(1)
+        waiter.reply.owe(1)
 
         async def on_message(data: bytes) -> None:
             if self._may_pass(session, data):
@@ -247,8 +246,7 @@ class Planner:
         waits = {session.in_flight[i] for i in plan.tasks if i in session.in_flight}
         crawler: Crawler | None = None
         if plan.reads or new:
-            if waiter.reply.cost is not None:  # those that joined owe nothing: it is asked once
-                waiter.reply.cost.owe(plan.reads + len(new))
+            waiter.reply.owe(plan.reads + len(new))  # those that joined owe nothing: it is asked once
             ask = InFlight(session.in_flight, [*new, None] if plan.reads else new, self._sessions.now())
             crawler = self._crawler(caller, caller.channel(self._on_message(session, ask)))
             parts = session, self._sessions, crawler, ask, self._ages

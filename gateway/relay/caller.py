@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from time import time
-from typing import Any, Final
+from typing import Final
 
 from gateway.caller_identity import Key, network, proof, rate_limit_key, telling, who
 from gateway.downstream.exchange import Exchange
@@ -197,9 +197,9 @@ class HttpReply:
         self._exchange = exchange
         self._caller = caller
 
-    @property
-    def cost(self) -> Any:
-        return self._exchange.cost
+    def owe(self, requests: int) -> None:
+        if self._exchange.cost is not None:
+            self._exchange.cost.owe(requests)
 
     @property
     def streaming(self) -> bool:

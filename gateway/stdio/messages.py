@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from gateway.caller_identity import STDIO
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
@@ -163,8 +163,6 @@ class StdioCaller:
 class StdioReply:
     """The way back of one answer of the gateway's own (`tasks/interfaces.py`). `reservation` holds its request too."""
 
-    cost: Any = None  # no guard counts over stdio
-
     def __init__(self, outlet: Outlet, reservation: Reservation, request_bytes: int) -> None:
         self._outlet = outlet
         self._reservation = reservation
@@ -172,6 +170,9 @@ class StdioReply:
         self.streaming = False
         self.error_code: int | None = None  # of the error that was sent for an answer
         self._ended = False
+
+    def owe(self, requests: int) -> None:
+        """No guard counts over stdio."""
 
     @property
     def is_full(self) -> bool:

@@ -3,13 +3,10 @@
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gateway.caller_identity import Key
 from gateway.mcp.jsonrpc import Message
-
-if TYPE_CHECKING:
-    from gateway.tasks.guards import RequestCost
 
 
 class Channel(Protocol):
@@ -52,9 +49,8 @@ class Caller(Protocol):
 class Reply(Protocol):
     """The way back to the requestor of one query, for messages; the last one is the response."""
 
-    @property
-    def cost(self) -> "RequestCost | None":
-        """What the request takes of its client's bucket; None where no guard counts."""
+    def owe(self, requests: int) -> None:
+        """So many requests of the gateway's are made for it: they count for its client (DESIGN 8.9)."""
 
     @property
     def streaming(self) -> bool:

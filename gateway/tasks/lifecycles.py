@@ -136,8 +136,7 @@ class Lives:
         if (shown := _read(raw)) is None:
             return
         number, status = _number(key, shown.taskId), _STATUS.get(shown.status, OTHER)
-        life = self._lives.get(number)
-        if life is not None:
+        if (life := self._lives.get(number)) is not None:
             life.seen_s = self._clock()
             life.viewer = life.viewer if said.is_told_to_all else key
             if tool is None and (life.past is not None or life.series[2] == status):
@@ -169,8 +168,8 @@ class Lives:
                 return
         elif tool is not None:
             status = life.series[2]  # a stream that is resumed repeats the result that made it
-        life.is_made_here = life.is_made_here or tool is not None
         if tool is not None and number in self._unnamed:
+            life.is_made_here = True
             self._move(number, life, self._label(key.upstream, tool), life.series[2])
             self._count(number, life)
         if (past := past or life.past) is None:
