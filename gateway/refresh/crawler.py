@@ -18,6 +18,7 @@ from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, Upst
 from gateway.mcp import jsonrpc, observations, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
+from gateway.tasks.in_flight import begun
 from gateway.tasks.interfaces import Caller, Channel, Counts
 
 _RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
@@ -60,54 +61,43 @@ class Crawler:
     async def pages(self, first_only: bool = False) -> AsyncGenerator[ListPage, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
 
-        An asyncio task asks for the next page before this one is read: the upstream works meanwhile. It does so as soon
-        as it has put down a page that is `wanted`, and never asks for more than one page ahead.
+        The next page is asked for before this one is read: the upstream works meanwhile.
         """
-        unread_pages: asyncio.Queue[ListPage | None] = asyncio.Queue()
-        wanted = asyncio.Semaphore(0)
-        began = self._now()
-        asking = asyncio.ensure_future(self._ask_for_pages(wanted, unread_pages, first_only))
-        asking.add_done_callback(lambda _: unread_pages.put_nowait(None))
+        cursor: str | None = None  # of the next page
+        before: str | None = None  # of the page before it
+        seen: set[int] = set()  # hashes: cursors may be long, and pages many
+        recoveries, went_back, began = 0, False, self._now()
+        asking = begun(self._ask_for_page(None))
         try:
-            wanted.release()
-            while (page := await unread_pages.get()) is not None:
-                yield await self._read(page)
-                wanted.release()
-            asking.result()
+            for count_left in range(self._limits.pages_max - 1, -1, -1):
+                if (page := await asking) is None:
+                    recoveries += 1
+                    if recoveries > _RECOVERIES_MAX:
+                        raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
+                    # The task that the cursor names has gone. The page before may give a fresh one; else start anew.
+                    seen = set() if went_back else seen - {hash(cursor)}
+                    cursor, went_back = None if went_back else before, not went_back
+                else:
+                    went_back = False
+                    if hash(page.following) in seen:
+                        raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+                    seen.add(hash(page.following))
+                    before, cursor = cursor, page.following
+                is_last = page is not None and (cursor is None or first_only)
+                if count_left and not is_last:
+                    asking = begun(self._ask_for_page(cursor))
+                    await asyncio.sleep(0)  # it is under way
+                if page is not None:
+                    yield await self._read(page)
+                if is_last:
+                    return
+            limit = f"index.pages_max ({self._limits.pages_max})"
+            raise UpstreamBroken(f"the upstream's tasks/list has more pages than {limit}")
         finally:
             self._counts.crawl(self._caller.key.upstream, self._now().at - began.at)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             del asking  # as in `InFlight.join`
-
-    async def _ask_for_pages(
-        self, wanted: asyncio.Semaphore, unread_pages: asyncio.Queue[ListPage | None], first_only: bool
-    ) -> None:
-        cursor: str | None = None  # of the next page
-        before: str | None = None  # of the page before it
-        seen: set[int] = set()  # hashes: cursors may be long, and pages many
-        recoveries, went_back = 0, False
-        for _ in range(self._limits.pages_max):
-            page = await self._ask_for_page(cursor)
-            if page is None:
-                recoveries += 1
-                if recoveries > _RECOVERIES_MAX:
-                    raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
-                # The task that the cursor names has gone. The page before may give a fresh cursor; else start anew.
-                seen = set() if went_back else seen - {hash(cursor)}
-                cursor, went_back = None if went_back else before, not went_back
-                continue
-            went_back = False
-            if hash(page.following) in seen:
-                raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
-            await wanted.acquire()
-            unread_pages.put_nowait(page)
-            if page.following is None or first_only:
-                return
-            seen.add(hash(page.following))
-            before, cursor = cursor, page.following
-        limit = f"index.pages_max ({self._limits.pages_max})"
-        raise UpstreamBroken(f"the upstream's tasks/list has more pages than {limit}")
 
     async def page(self, cursor: str | None) -> ListPage | None:
         """The page at `cursor`; None if the cursor is no longer valid. Raises GatewayError."""
