@@ -54,24 +54,6 @@ class QueryPage(msgspec.Struct):
     """The cursor of the next page, once it has been asked for."""
 
 
-class _PageCache:
-    """The pages of an index that may be asked for again, the last one first. `size_bytes` is their memory."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[Position, tuple[object, ...], QueryPage]] = []
-        self.size_bytes = 0
-
-    def find(self, position: Position, of: tuple[object, ...]) -> QueryPage | None:
-        return next((page for kept, its, page in self._kept if kept is position and its == of), None)
-
-    def keep(self, position: Position, of: tuple[object, ...], page: QueryPage) -> None:
-        self._kept = [(position, of, page), *self._kept[: _PAGES_KEPT_MAX - 1]]
-        self.size_bytes = sum(_PAGE_BYTES + 8 * len(page.tasks) for *_, page in self._kept)
-
-    def clear(self) -> None:
-        self._kept, self.size_bytes = [], 0
-
-
 def first(position: Position, tasks: list[Task], count: int) -> list[Task]:
     """The first `count` tasks behind a position, of tasks in any order."""
     place, descending, after = position.query.place, position.query.descending, position.after
@@ -190,12 +172,13 @@ class Index:
         self._tasks: dict[str, Task] = {}
         self._all = Group()
         self._groups: dict[_GroupKey, Group] = {}
-        self._pages = _PageCache()
+        self._pages: dict[tuple[object, ...], tuple[Position, QueryPage]] = {}  # those that may be asked for again
         self._bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        return self._bytes + self._noted.size_bytes + self._pages.size_bytes
+        pages_bytes = sum([_PAGE_BYTES + 8 * len(page.tasks) for _, page in self._pages.values()])
+        return self._bytes + self._noted.size_bytes + pages_bytes
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -318,13 +301,15 @@ class Index:
 
     def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
         """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one if there is any."""
-        of = (limit, bytes_max, self.default_method)
-        if position.comes_again and (kept := self._pages.find(position, of)) is not None:
-            return kept
+        of = (id(position), limit, bytes_max, self.default_method)  # the position is kept, so its number is its own
+        if position.comes_again and (kept := self._pages.get(of)) is not None:
+            return kept[1]
         total, tasks = self._first(position, limit + 1)
         page = _cut(tasks, total, limit, bytes_max)
         if position.comes_again:
-            self._pages.keep(position, of, page)
+            if len(self._pages) == _PAGES_KEPT_MAX:
+                del self._pages[next(iter(self._pages))]
+            self._pages[of] = position, page
         return page
 
     def _first(self, position: Position, count: int) -> tuple[int, list[Task]]:
