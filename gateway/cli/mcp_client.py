@@ -7,7 +7,7 @@ bytes, and whoever asks has one of time.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
@@ -28,7 +28,6 @@ REDIRECTS_MAX: Final = 5
 RESUMED_MAX: Final = 50  # times that one answer is fetched on, where a server closes its streams
 RETRY_S_MAX: Final = 5.0
 CLOSING_S: Final = 3.0
-_ACCEPT: Final = "application/json, text/event-stream"
 
 
 class NotAnswered(Exception):
@@ -47,37 +46,24 @@ class TaskPage(NamedTuple):
     total: int | None
 
 
-class _TasksCapability(msgspec.Struct):
-    """The capability `tasks`; some servers write `false` in place of what they cannot."""
-
-    list: dict[str, Any] | bool | None = None
-
-
-class _Capabilities(msgspec.Struct):
-    tasks: _TasksCapability | bool | None = None
-
-
-class _Opened(msgspec.Struct):
-    protocolVersion: str
-    capabilities: _Capabilities | None = None
-    serverInfo: dict[str, Any] | None = None
-
-
 class _ListedTask(msgspec.Struct):
     taskId: str
     status: str
 
 
-class _Meta(msgspec.Struct):
-    total: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(default=None, name="taskgate/total")
-
-
-class _Listed(msgspec.Struct):
-    """What is read of the result of `tasks/list`; mcp-go writes null for no tasks."""
-
-    tasks: list[_ListedTask] | None
-    nextCursor: str | None = None
-    meta: _Meta | None = msgspec.field(default=None, name="_meta")
+# What is read of two results. Some servers write `false` in place of what they cannot; mcp-go writes null for no tasks.
+_form: Final = msgspec.defstruct
+_CanTasks = _form("_CanTasks", [("list", dict[str, Any] | bool | None, None)])
+_Can = _form("_Can", [("tasks", _CanTasks | bool | None, None)])
+_Opened = _form(
+    "_Opened",
+    [("protocolVersion", str), ("capabilities", _Can | None, None), ("serverInfo", dict[str, Any] | None, None)],
+)
+_total = Annotated[int, msgspec.Meta(ge=0)] | None
+_Meta = _form("_Meta", [("total", _total, None)], rename={"total": "taskgate/total"})
+_Listed = _form(
+    "_Listed", [("tasks", list[_ListedTask] | None), ("nextCursor", str | None, None), ("_meta", _Meta | None, None)]
+)
 
 
 def value_of(data: bytes, form: Any = dict[str, Any]) -> Any:
@@ -89,12 +75,7 @@ def value_of(data: bytes, form: Any = dict[str, Any]) -> Any:
             value = msgspec.json.decode(jsonrpc.rewritten(data) or data)
         level = [value]
         for _ in range(DEPTH_MAX):
-            level = [
-                inner
-                for each in level
-                if isinstance(each, dict | list)
-                for inner in (each.values() if isinstance(each, dict) else each)
-            ]
+            level = [inner for each in level for inner in _inside(each)]
         if level:
             raise RecursionError
         msgspec.convert(value, form)
@@ -103,6 +84,10 @@ def value_of(data: bytes, form: Any = dict[str, Any]) -> Any:
     except msgspec.MsgspecError as error:
         raise ValueError(shown(str(error))) from None
     return value
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
@@ -136,10 +121,9 @@ class Target(NamedTuple):
         """Connections to it. Raises NotAnswered if `ca` cannot be used."""
         if self.socket is not None:
             return aiohttp.UnixConnector(self.socket)
-        if not self.url.startswith("https:"):
-            return aiohttp.TCPConnector()
         try:
-            return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca))
+            is_tls = self.url.startswith("https:")
+            return aiohttp.TCPConnector(ssl=not is_tls or ssl.create_default_context(cafile=self.ca))
         except OSError as error:
             raise NotAnswered(f"--{unusable(error, ca=self.ca)}") from None
 
@@ -179,8 +163,7 @@ class Client:
 
     async def ask(self, method: str, params: Mapping[str, Any], form: Any = dict[str, Any]) -> dict[str, Any]:
         """The result of a request, of which `form` is a part. Raises NotAnswered."""
-        self.requests += 1
-        number = self.requests
+        number = self.requests = self.requests + 1
         response = await self._send("POST", {"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         url, status, fields = self.target.name, response.status, response.headers
         try:
@@ -198,8 +181,7 @@ class Client:
         raw = bytes(answer.result)
         if not raw:
             code = jsonrpc.error_code(answer) or 0
-            words = f"{url} refuses {method}: {_said(answer.error)} ({code})"
-            raise NotAnswered(words, status, code, fields)
+            raise NotAnswered(f"{url} refuses {method}: {_said(answer.error)} ({code})", status, code, fields)
         self.received_bytes += len(raw)
         try:
             result: dict[str, Any] = value_of(raw, form)
@@ -235,24 +217,20 @@ class Client:
                 message = jsonrpc.parse(event.data or b"") if event.is_message else None
                 if message is not None and message.is_response and jsonrpc.same_id(message.id, b"%d" % number):
                     return message
-                last_id = event.id.decode(errors="replace") if event.id is not None else last_id
-                retry_s = event.retry_ms / 1000 if event.retry_ms is not None else retry_s
+                last_id = last_id if event.id is None else event.id.decode(errors="replace")
+                retry_s = retry_s if event.retry_ms is None else event.retry_ms / 1000
             response.release()
             if not last_id:
                 return b"an event stream without the answer"
             await asyncio.sleep(min(retry_s, RETRY_S_MAX))
-            response = await self._send("GET", more={"Last-Event-ID": last_id})
+            response = await self._send("GET", last_id=last_id)
         return b"an event stream that was closed again and again"
 
-    async def _send(
-        self, method: str, message: object = None, more: Mapping[str, str] | None = None
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, method: str, message: object = None, last_id: str = "") -> aiohttp.ClientResponse:
         """The response to any request, its body not yet read. Raises NotAnswered."""
-        fields = {"Accept": _ACCEPT, **self.target.fields, **(more or {})}
-        if self.session_id:
-            fields["Mcp-Session-Id"] = self.session_id
-        if self.revision:
-            fields["Mcp-Protocol-Version"] = self.revision
+        own = {"Last-Event-ID": last_id, "Mcp-Session-Id": self.session_id, "Mcp-Protocol-Version": self.revision}
+        given = {name: value for name, value in own.items() if value}
+        fields = {"Accept": "application/json, text/event-stream", **self.target.fields, **given}
         for _ in range(REDIRECTS_MAX):
             url = URL(self.target.url, encoded=True)
             try:
