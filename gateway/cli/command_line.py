@@ -19,7 +19,7 @@ from gateway.cli import tasks_command, verdict
 from gateway.cli.exit_status import INTERRUPTED, signalled
 from gateway.cli.mcp_client import NotAnswered, Target, value_of
 from gateway.cli.stdio_bridge import started
-from gateway.cli.table import columns_of, fitted, shown, table
+from gateway.cli.table import columns_of, fitted, table
 from gateway.cli.try_command import Probe
 from gateway.errors import printable
 from gateway.query.criteria import CRITERIA, INSTANT, Criterion, NotAllowed
@@ -32,7 +32,6 @@ _SERVER: Final = """\
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_LINE: Final = "  {:<11} {}"
 _BY_HEADER: Final = (
     f"A client that can only set a header sets this one: {FILTER}: status={','.join(verdict.UNFINISHED)}"
 )
@@ -128,20 +127,14 @@ def run_try(arguments: Sequence[str]) -> int:
 
 async def _trial(given: argparse.Namespace, command: list[str]) -> int:
     """Try a server; print the verdict, then the facts. Returns the exit status. Raises NotAnswered."""
-    columns, lines = None if given.json else columns_of(sys.stderr), list[str]()
+    columns = None if given.json else columns_of(sys.stderr)
 
-    def told(name: str, value: Any) -> None:
-        head, words = verdict.WORDS[name]
-        if said := words(value):
-            lines.append(shown(_LINE.format(head, said)))
-            counted(lines[-1])
-
-    def counted(progress: str) -> None:
+    def progress(line: str) -> None:
         if columns is not None:
-            print(f"\r\033[K{progress[: columns - 1]}", end="\r", file=sys.stderr, flush=True)
+            print(f"\r\033[K{line[: columns - 1]}", end="\r", file=sys.stderr, flush=True)
 
     async with _server(given, command) as target:
-        probe = Probe(target, given.pages, told, counted)
+        probe = Probe(target, given.pages, progress)
         stopped, status = "", None
         try:
             await probe.run(given.seconds, given.session, given.create, given.arguments)
@@ -150,10 +143,10 @@ async def _trial(given: argparse.Namespace, command: list[str]) -> int:
         except asyncio.CancelledError:
             stopped, status = "interrupted", INTERRUPTED
         except NotAnswered:
-            counted("")
-            print("".join(f"{line}\n" for line in lines if not given.json), end="")
+            progress("")
+            print("".join(f"{line}\n" for line in probe.lines if not given.json), end="")
             raise
-        counted("")
+        progress("")
         helps, words = verdict.verdict(probe.learned)
         if stopped:
             probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
@@ -166,7 +159,7 @@ async def _trial(given: argparse.Namespace, command: list[str]) -> int:
             hints = [*[_BY_HEADER] * bool(given.url), f"To stay in front of it: {stay}"] if helps else []
             said = fitted(printable(words), sys.stdout, bool(helps))
             hints, ended = ([fitted(printable(each), sys.stdout) for each in some] for some in (hints, ended))
-            print("\n".join([said, *hints, "", *lines, *listed, *ended]))
+            print("\n".join([said, *hints, "", *probe.lines, *listed, *ended]))
         return {True: 0, False: 1, None: 2}[helps] if status is None else status
 
 

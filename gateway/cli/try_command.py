@@ -10,7 +10,7 @@ from gateway.cli import verdict
 from gateway.cli.diagnosis import opened
 from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line
 from gateway.cli.stdio_bridge import behind_gateway
-from gateway.cli.table import TaskFields
+from gateway.cli.table import TaskFields, shown
 from gateway.cli.verdict import ByHand, ServerFacts
 from gateway.config import IndexLimits
 from gateway.http.addresses import misplaced
@@ -19,21 +19,22 @@ CRITERIA: Final = {"status": list(verdict.UNFINISHED)}
 
 
 class Probe:
-    """One trial. `learned` grows; `told` gets the name of each fact at once, `shown` how far a list is read."""
+    """One trial. `learned` grows, and `lines` with it; `progress` gets each, and how far a list is read."""
 
-    def __init__(
-        self, target: Target, pages_max: int, told: Callable[[str, Any], None], shown: Callable[[str], None]
-    ) -> None:
+    def __init__(self, target: Target, pages_max: int, progress: Callable[[str], None]) -> None:
         self.learned: ServerFacts = {"command" if target.command else "url": target.name}
+        self.lines: list[str] = []
         self.unfinished: list[TaskFields] = []  # as the gateway has listed them last
         self._target = target
         self._pages_max = pages_max
-        self._told = told
-        self._shown = shown
+        self._progress = progress
 
     def _learn(self, name: str, value: Any) -> None:
         self.learned[name] = value
-        self._told(name, value)
+        head, words = verdict.WORDS[name]
+        if said := words(value):
+            self.lines.append(shown(f"  {head:<11} {said}"))
+            self._progress(self.lines[-1])
 
     async def run(self, seconds: float, session_id: str, create: str | None, arguments: dict[str, Any]) -> None:
         """Learn all that can be learned in so many seconds. Raises NotAnswered, TimeoutError."""
@@ -87,11 +88,11 @@ class Probe:
             async for page in client.pages({}):
                 tasks += page.tasks
                 pages.append(len(page.tasks))
-                self._shown(f"page {len(pages):,}, {len(tasks):,} tasks")
+                self._progress(f"page {len(pages):,}, {len(tasks):,} tasks")
                 if len(pages) == self._pages_max:
                     break
         finally:
-            self._shown("")
+            self._progress("")
         if page.cursor is not None and len(pages) < self._pages_max:
             raise NotAnswered(f"{client.target.name} repeats a cursor of tasks/list: its pages have no end")
         return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
