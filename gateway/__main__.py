@@ -97,9 +97,8 @@ def _arguments() -> argparse.ArgumentParser:
 def main() -> None:
     """Run the command with the process's arguments. Whoever reads its output may stop early."""
     try:
-        _main()
-    except BrokenPipeError:
-        pass
+        with suppress(BrokenPipeError):
+            _main()
     finally:
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -113,10 +112,9 @@ def _main() -> None:
     if sys.argv[1:2] == ["stdio"]:
         _stdio(sys.argv[2:])
     if sys.argv[1:2] in (["try"], ["tasks"]):
-        from gateway.cli import command_line  # its HTTP client is no part of the gateway
+        from gateway.cli import tasks_command, try_command  # their HTTP client is no part of the gateway
 
-        run = command_line.run_try if sys.argv[1] == "try" else command_line.run_tasks
-        raise SystemExit(run(sys.argv[2:]))
+        raise SystemExit((try_command if sys.argv[1] == "try" else tasks_command).run(sys.argv[2:]))
     from gateway import config  # not before the server of stdio has been started
 
     parser = _arguments()
@@ -178,9 +176,8 @@ def _checked(given: argparse.Namespace) -> "config.Config":
     from gateway.relay import routes
     from gateway.transport import tls
 
-    in_force = None
-    if given.against is not None:  # a copy kept elsewhere: its relative names start from the original's folder
-        in_force = config.load(given.against, folder=given.config.parent)
+    # A copy kept elsewhere: its relative names start from the original's folder.
+    in_force = given.against and config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
     routes.check(settings)
     tls.check(settings)
@@ -199,20 +196,23 @@ def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "confi
 
     from gateway import config
 
-    if given.config is not None:
-        settings = config.load(given.config, in_force)
-    else:
-        settings = config.for_upstream(given.upstream, given.listen, given.admin)
-    if given.log_level is None:
-        return settings
-    return msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, level=given.log_level))
+    of_flags = given.upstream, given.listen, given.admin
+    settings = config.load(given.config, in_force) if given.config else config.for_upstream(*of_flags)
+    log = msgspec.structs.replace(settings.log, level=given.log_level or settings.log.level)
+    return msgspec.structs.replace(settings, log=log)
 
 
 def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Config] | None") -> None:
     from gateway import app, config
 
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        import uvloop
+
+        # uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9).
+        loop = type("FineLoop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop) as runner:
             runner.run(app.run(settings, read))
     except config.StartError as error:
         _fail(error, 1)
@@ -278,14 +278,13 @@ def _of_stdio(given: argparse.Namespace) -> "tuple[config.StdioConfig, config.Ad
 
 def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
     """Raise StartError unless configured traces have their packages, and values that OpenTelemetry allows."""
-    if settings.traces is None:
-        return
     from gateway import config
 
     try:
-        from gateway.operate.traces import Tracing
+        if settings.traces is not None:
+            from gateway.operate.traces import Tracing
 
-        Tracing.check(settings.traces.endpoint)
+            Tracing.check(settings.traces.endpoint)
     except ImportError as error:
         why = f"traces: its packages are missing; install taskgate with the extra otel: {error}"
         raise config.StartError(why) from None
@@ -311,20 +310,6 @@ def _say(error: Exception | str) -> None:
 def _fail(error: Exception, status: int) -> NoReturn:
     _say(error)
     raise SystemExit(status) from None
-
-
-def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
-    try:
-        import uvloop
-    except ImportError:
-        return None
-
-    class FineLoop(uvloop.Loop):
-        """uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9)."""
-
-        time = staticmethod(time.monotonic)
-
-    return FineLoop
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Callable, Container
 from contextlib import AsyncExitStack
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any
 
 from gateway.config import Address, Config, ConfigError, StartError
 from gateway.downstream import host_origin_check
-from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener, are_exhausted, connections_kept
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.operate import admin_listener, log_format, status_page
@@ -74,7 +74,7 @@ class App:
         self._failed = LogLimit(clock)
         self._apply(config, *tls.taken(config, {}))
         counts = self._metrics.connection_refused, self._metrics.handshake_failed
-        self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, *counts)
+        self._listener = Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
         self._metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None
@@ -99,9 +99,6 @@ class App:
         self._proxy = Proxy(config, self._pools.of, self._links, self._sessions, self._guards, metrics, access_log)
         self._certificates = valid
         self._config = config
-
-    def handle(self, exchange: Exchange) -> Awaitable[None]:
-        return self._proxy.handle(exchange)  # a reload changes the proxy
 
     def _gauges(self) -> dict[str, Gauge]:
         store = {} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}
@@ -161,12 +158,11 @@ class App:
         if listen.path:
             admin_listener.check_unused(listen.path)
             server = await loop.create_unix_server(protocol, listen.path, backlog=_BACKLOG, start_serving=plain)
-        elif listen.host == "::":
-            both = socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)
-            server = await loop.create_server(protocol, sock=both, backlog=_BACKLOG, start_serving=plain)
         else:
-            at = listen.host, listen.port
-            server = await loop.create_server(protocol, *at, backlog=_BACKLOG, start_serving=plain)
+            at: dict[str, Any] = {"host": listen.host, "port": listen.port}
+            if listen.host == "::":
+                at = {"sock": socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)}
+            server = await loop.create_server(protocol, **at, backlog=_BACKLOG, start_serving=plain)
         return server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
 
     def _facts(self) -> status_page.Facts:
@@ -212,7 +208,7 @@ class App:
         self._sessions.take_over(config.index, config.changed_from(self._config, "url", "socket", "identity_headers"))
         self._apply(config, valid, certified)
         self._listener.heads.end()
-        self._listener.heads = self._proxy.heads
+        self._listener.handle, self._listener.heads = self._proxy.handle, self._proxy.heads
         self._listener.limits = config.limits
         self._listener.connections_max = config.limits.connections_max
         self._buffers.resize(config.limits.held_bytes_max)
@@ -228,9 +224,8 @@ class App:
         self._draining = (now, now + limits.shutdown_delay + limits.drain_timeout)
         if has_begun := self._sweeper is not None:
             log.info("draining", extra={"connections": len(self._listener.connections)})
-        if self._server is not None and limits.shutdown_delay:
-            await asyncio.sleep(limits.shutdown_delay)
         if self._server is not None:
+            await asyncio.sleep(limits.shutdown_delay)
             self._server.close()
         await self._listener.drain(limits.drain_timeout)
         if self._sweeper is not None:
@@ -265,11 +260,8 @@ async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    if read is not None:
-        loop.add_signal_handler(signal.SIGHUP, app.reload, read)
-    else:
-        why = "SIGHUP does nothing: there is no configuration file to read again"
-        loop.add_signal_handler(signal.SIGHUP, log.info, why)
+    why = "SIGHUP does nothing: there is no configuration file to read again"
+    loop.add_signal_handler(signal.SIGHUP, partial(app.reload, read) if read is not None else partial(log.info, why))
     try:
         await app.start()
         app.raise_descriptors()

@@ -23,10 +23,7 @@ _OLD: Final = (
 _METADATA: Final = re.compile(r'resource_metadata="([^"]*)"')
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 _DOCUMENT_BYTES_MAX: Final = 2**20
-
-
-class _Metadata(msgspec.Struct):
-    authorization_servers: list[str] | None = None
+_Metadata: Final = msgspec.defstruct("_Metadata", [("authorization_servers", list[str] | None, None)])
 
 
 async def opened(client: Client, command: str) -> dict[str, Any]:
@@ -34,30 +31,30 @@ async def opened(client: Client, command: str) -> dict[str, Any]:
     try:
         return await client.initialize()
     except NotAnswered as refused:
-        raise await _named(client, command, refused) from None
+        words = await _why(client, command, refused)
+        raise NotAnswered(words) from None
 
 
-async def _named(client: Client, command: str, refused: NotAnswered) -> NotAnswered:
-    if client.target.socket is not None or not refused.status or refused.status == 300:
-        return refused
-    url = client.target.url
-    if refused.status in (401, 403):
-        who = await _authority(client, refused)
-        return NotAnswered(f"{url} asks for a login ({refused.status}). {who}", refused.status)
+async def _why(client: Client, command: str, refused: NotAnswered) -> str:
+    url, status = client.target.url, refused.status
+    if client.target.socket is not None or status in (0, 300):
+        return str(refused)
+    if status in (401, 403):
+        return f"{url} asks for a login ({status}). {await _authority(client, refused)}"
     if await _is_next(client):
-        return NotAnswered(f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there", 200)
+        return f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there"
     if refused.code:
-        return refused
+        return str(refused)
     others = [each for path in _PATHS if (each := str(URL(url).with_path(path))) != url]
     if found := [each for each in others if await _is_mcp(client, each)]:
         there = " or ".join(f"taskgate {command} {each}" for each in found)
-        return NotAnswered(f"{url} is not MCP, but another path of it is: {there}", refused.status)
+        return f"{url} is not MCP, but another path of it is: {there}"
     for old, where in ((url, ""), (str(URL(url).with_path("/sse")), " is not MCP, but /sse there")):
         if await _is_old(client, old):
-            return NotAnswered(f"{url}{where} {_OLD}", refused.status)
-    said = misplaced(refused.status, "", url, URL(url).path)  # of a 404; redirects were followed
-    refused_so = f"{refused}; {said}" if said else str(refused)
-    return NotAnswered(f"{refused_so}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there.", refused.status)
+            return f"{url}{where} {_OLD}"
+    said = misplaced(status, "", url, URL(url).path)  # of a 404; redirects were followed
+    hint = f"; {said}" if said else ""
+    return f"{refused}{hint}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there."
 
 
 async def _is_mcp(client: Client, url: str) -> bool:
@@ -85,12 +82,11 @@ async def _is_next(client: Client) -> bool:
     """Whether this server speaks revision 2026-07-28."""
     meta = {"io.modelcontextprotocol/protocolVersion": _NEXT, "io.modelcontextprotocol/clientCapabilities": {}}
     target = client.target._replace(fields={**client.target.fields, "Mcp-Method": "server/discover"})
-    try:
+    with suppress(NotAnswered, TimeoutError):
         async with Client(target, revision=_NEXT) as other, asyncio.timeout(_LOOK_S):
             said = await other.ask("server/discover", {"_meta": meta})
             return _NEXT in str(said.get("supportedVersions"))
-    except (NotAnswered, TimeoutError):
-        return False
+    return False
 
 
 async def _authority(client: Client, refused: NotAnswered) -> str:
@@ -106,11 +102,9 @@ async def _authority(client: Client, refused: NotAnswered) -> str:
                 if response.status == 200:
                     document = await body_of(response, _DOCUMENT_BYTES_MAX)
         try:
-            servers = value_of(document or b"{}", _Metadata).get("authorization_servers")
+            if servers := value_of(document or b"{}", _Metadata).get("authorization_servers"):
+                who = f"Its authorization server is {shown(servers[0])}."
+                break
         except ValueError as error:
             who = f"Its metadata at {shown(candidate)} cannot be read: {error}."
-            continue
-        if servers:
-            who = f"Its authorization server is {shown(servers[0])}."
-            break
     return f"{who} Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"

@@ -1,46 +1,111 @@
 """`taskgate try`: what is asked of a server, in which order, and what is said. Only `--create` changes the server."""
 
 import asyncio
-from collections.abc import Callable
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from gateway.app import App
-from gateway.cli import verdict
+from gateway.cli import command_line, verdict
+from gateway.cli.command_line import checked
 from gateway.cli.diagnosis import opened
-from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line
+from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line, value_of
 from gateway.cli.stdio_bridge import behind_gateway
-from gateway.cli.table import TaskFields, shown
+from gateway.cli.table import TaskFields, columns_of, fitted, shown, table
 from gateway.cli.verdict import ByHand, ServerFacts
 from gateway.config import IndexLimits
+from gateway.errors import printable
 from gateway.http.addresses import misplaced
+from gateway.refresh.answer import FILTER
 
 CRITERIA: Final = {"status": list(verdict.UNFINISHED)}
+SHOWN_MAX: Final = 10  # tasks that `--create` shows
+_BY_HEADER: Final = (
+    f"A client that can only set a header sets this one: {FILTER}: status={','.join(verdict.UNFINISHED)}"
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    flags = command_line.parser(
+        "try",
+        "Say whether taskgate helps at a server: what its list of tasks is like, what it\n"
+        "costs by hand, and with taskgate in front, which runs in this process.\n"
+        "Nothing is changed there but by --create.",
+        "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if\ninterrupted.",
+    )
+    an_object = checked(lambda text: value_of(text.encode()), lambda _: True, "a JSON object")
+    count = checked(int, lambda count: count >= 1, "a whole number of 1 or more")
+    flags.add_argument("--create", metavar="TOOL", help="make one task by this tool, to see what a change costs")
+    flags.add_argument("--arguments", type=an_object, default={}, metavar="JSON", help="the tool's arguments")
+    flags.add_argument("--pages", type=count, default=1_000, metavar="N", help="read no more pages by hand (1000)")
+    flags.add_argument("--json", action="store_true", help="print one JSON object")
+    return command_line.signalled("try", _trial(command_line.read(flags, arguments)))
+
+
+async def _trial(given: Namespace) -> int:
+    """Try a server; print the verdict, then the facts. Returns the exit status. Raises NotAnswered."""
+    async with command_line.server(given) as target:
+        probe = Probe(target, given)
+        stopped, status = "", None
+        try:
+            await probe.run()
+        except TimeoutError:
+            stopped = f"stopped after {given.seconds:g} s"
+        except asyncio.CancelledError:
+            stopped, status = "interrupted", command_line.INTERRUPTED
+        except NotAnswered:
+            probe.show("")
+            print("".join(f"{line}\n" for line in probe.lines if not given.json), end="")
+            raise
+        probe.show("")
+        helps, words = verdict.verdict(probe.learned)
+        if stopped:
+            probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
+        if given.json:
+            print(json.dumps(probe.learned | {"helps": helps, "verdict": words}))
+        else:
+            listed = ["", *table(probe.unfinished[:SHOWN_MAX], columns_of(sys.stdout))] if given.create else []
+            ended = [] if probe.unfinished else verdict.ended(probe.learned)
+            stay = f"taskgate --upstream {given.url}" if given.url else f"taskgate stdio -- {target.command}"
+            hints = [*[_BY_HEADER] * bool(given.url), f"To stay in front of it: {stay}"] if helps else []
+            said = fitted(printable(words), sys.stdout, bool(helps))
+            hints, ended = ([fitted(printable(each), sys.stdout) for each in some] for some in (hints, ended))
+            print("\n".join([said, *hints, "", *probe.lines, *listed, *ended]))
+        return {True: 0, False: 1, None: 2}[helps] if status is None else status
 
 
 class Probe:
-    """One trial. `learned` grows, and `lines` with it; `progress` gets each, and how far a list is read."""
+    """One trial, as the flags have it. `learned` grows, and `lines` with it."""
 
-    def __init__(self, target: Target, pages_max: int, progress: Callable[[str], None]) -> None:
+    def __init__(self, target: Target, given: Namespace) -> None:
         self.learned: ServerFacts = {"command" if target.command else "url": target.name}
         self.lines: list[str] = []
         self.unfinished: list[TaskFields] = []  # as the gateway has listed them last
         self._target = target
-        self._pages_max = pages_max
-        self._progress = progress
+        self._given = given
+        self._columns = None if given.json else columns_of(sys.stderr)
+
+    def show(self, progress: str) -> None:
+        """Show how far it is, on a terminal, in place of what was shown before."""
+        if self._columns is not None:
+            print(f"\r\033[K{progress[: self._columns - 1]}", end="\r", file=sys.stderr, flush=True)
 
     def _learn(self, name: str, value: Any) -> None:
         self.learned[name] = value
         head, words = verdict.WORDS[name]
         if said := words(value):
             self.lines.append(shown(f"  {head:<11} {said}"))
-            self._progress(self.lines[-1])
+            self.show(self.lines[-1])
 
-    async def run(self, seconds: float, session_id: str, create: str | None, arguments: dict[str, Any]) -> None:
-        """Learn all that can be learned in so many seconds. Raises NotAnswered, TimeoutError."""
-        async with AsyncExitStack() as stack, asyncio.timeout(seconds):  # it ends no tidying up
+    async def run(self) -> None:
+        """Learn all that can be learned in the time that is given. Raises NotAnswered, TimeoutError."""
+        session_id = self._given.session
+        async with AsyncExitStack() as stack, asyncio.timeout(self._given.seconds):  # it ends no tidying up
             fresh = await stack.enter_async_context(Client(self._target))
-            await self._meet(fresh, session_id)
+            await self._meet(fresh)
             if not self.learned["lists"] or self.learned["filters"] == "declared":
                 return
             client = fresh
@@ -51,12 +116,12 @@ class Probe:
             self._learn("statuses", first.statuses)
             if not first.whole:
                 return
-            index = IndexLimits(pages_max=self._pages_max + 1)
+            index = IndexLimits(pages_max=self._given.pages + 1)
             self._learn("criteria", CRITERIA)
             guarded, app = await stack.enter_async_context(behind_gateway(client, index))
             for name in ("first", "again"):
                 await self._filtered(name, guarded, app)
-            made = await self._create(guarded, create, arguments) if create else None
+            made = await self._create(guarded) if self._given.create else None
             await asyncio.sleep(index.max_age)
             await self._filtered("later", guarded, app)
             second = await self._read(client)
@@ -65,7 +130,7 @@ class Probe:
                 another = await stack.enter_async_context(Client(client.target))
                 await self._others(client, fresh, another, second)
 
-    async def _meet(self, client: Client, session_id: str) -> None:
+    async def _meet(self, client: Client) -> None:
         said = await opened(client, "try")
         if client.target.url != self._target.url:
             self._learn("redirect", misplaced(307, client.target.url, self._target.url, ""))
@@ -80,20 +145,17 @@ class Probe:
             self._learn("filters", "declared")
         words = verdict.OPENED if client.session_id else "none: the server gives no session id"
         words = "one process is one session" if self._target.command else words
-        self._learn("session", "yours, left as it is" if session_id else words)
+        self._learn("session", "yours, left as it is" if self._given.session else words)
 
     async def _read(self, client: Client) -> ByHand:
         before, tasks, pages = client.received_bytes, list[TaskFields](), list[int]()
-        try:
-            async for page in client.pages({}):
-                tasks += page.tasks
-                pages.append(len(page.tasks))
-                self._progress(f"page {len(pages):,}, {len(tasks):,} tasks")
-                if len(pages) == self._pages_max:
-                    break
-        finally:
-            self._progress("")
-        if page.cursor is not None and len(pages) < self._pages_max:
+        async for page in client.pages({}):
+            tasks += page.tasks
+            pages.append(len(page.tasks))
+            self.show(f"page {len(pages):,}, {len(tasks):,} tasks")
+            if len(pages) == self._given.pages:
+                break
+        if page.cursor is not None and len(pages) < self._given.pages:
             raise NotAnswered(f"{client.target.name} repeats a cursor of tasks/list: its pages have no end")
         return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
 
@@ -102,8 +164,9 @@ class Probe:
         self.unfinished, _, total = await client.page(CRITERIA)
         self._learn(name, {"bytes": client.received_bytes - before, "tasks": total, "asked": app.asked - asked})
 
-    async def _create(self, client: Client, tool: str, arguments: dict[str, Any]) -> str:
-        made = await client.ask("tools/call", {"name": tool, "arguments": arguments, "task": {}})
+    async def _create(self, client: Client) -> str:
+        tool = self._given.create
+        made = await client.ask("tools/call", {"name": tool, "arguments": self._given.arguments, "task": {}})
         task_id = object_of(made.get("task")).get("taskId")
         if not isinstance(task_id, str):
             said = made.get("content") if made.get("isError") else None
@@ -116,9 +179,7 @@ class Probe:
         """What two readings, one before and one after the filtered lists, say together."""
         changed = verdict.has_changed(first, second)
         if made is not None:
-            task: TaskFields = {}
-            with suppress(NotAnswered):
-                task = await client.ask("tasks/get", {"taskId": made})
+            task = await self._got(client, made)
             state = {"status": task.get("status"), "message": task.get("statusMessage")}
             self._learn("created", {"id": made, "listed": made in second.by_id, "got": bool(task), **state})
         self._learn("change", changed or made is not None)
@@ -128,18 +189,18 @@ class Probe:
         self._learn("order", verdict.order(first, second))
         self._learn("may_be_cut", len(second.pages) == 1 and second.pages[0] in verdict.CUTS)
         self._learn("instants_move", verdict.instants_move(first, second))
-        found = [await self._agrees(client, task) for task in verdict.samples(second)]
+        is_moving, samples = bool(self.learned["instants_move"]), verdict.samples(second)
+        found = [verdict.agree(task, await self._got(client, task.get("taskId")), is_moving) for task in samples]
         self._learn("get_agrees", all(found) if found else None)
         await self._filters(client, second)
         same = not changed and made is None
         self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(second.unfinished) if same else None)
 
-    async def _agrees(self, client: Client, task: TaskFields) -> bool:
-        try:
-            got = await client.ask("tasks/get", {"taskId": task.get("taskId")})
-        except NotAnswered:
-            return False
-        return verdict.agree(task, got, bool(self.learned["instants_move"]))
+    async def _got(self, client: Client, task_id: object) -> TaskFields:
+        """What `tasks/get` says of a task; nothing if it refuses."""
+        with suppress(NotAnswered):
+            return await client.ask("tasks/get", {"taskId": task_id})
+        return {}
 
     async def _filters(self, client: Client, listing: ByHand) -> None:
         """Whether the server filters by status without saying so: only a list of several statuses shows it."""

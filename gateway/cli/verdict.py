@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gateway.cli.mcp_client import object_of, one_line
@@ -16,7 +16,11 @@ UNFINISHED: Final = ("working", "input_required")
 _GETS: Final = "You get order, criteria and fewer bytes."
 _FILTERS: Final = {"declared": "by itself, and says so", "unsaid": "by status, but does not say so"}
 CUTS: Final = (50, 100)  # lists of so many tasks, without a cursor, may have been cut
-_INSTANTS: Final = ("createdAt", "lastUpdatedAt")
+_ORDERS: Final = {
+    "createdAt": ("oldest first", "newest first"),
+    "lastUpdatedAt": ("latest change last", "latest change first"),
+}
+_INSTANTS: Final = tuple(_ORDERS)
 _UNLISTED: Final = "not in the server's own list"
 OPENED: Final = "opened, deleted in the end"
 SESSION_ID: Final = " For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
@@ -44,13 +48,9 @@ class ByHand(NamedTuple):
         return {status: found[status] for status in STATUSES if found[status]}
 
     def fact(self) -> ServerFacts:
-        return {
-            "requests": len(self.pages),
-            "bytes": self.received_bytes,
-            "tasks": len(self.tasks),
-            "page_size": max(self.pages) if len(self.pages) > 1 else None,
-            "whole": self.whole,
-        }
+        size = max(self.pages) if len(self.pages) > 1 else None
+        cost = {"requests": len(self.pages), "bytes": self.received_bytes, "tasks": len(self.tasks)}
+        return {**cost, "page_size": size, "whole": self.whole}
 
 
 def order(first: ByHand, second: ByHand) -> str | None:
@@ -59,14 +59,11 @@ def order(first: ByHand, second: ByHand) -> str | None:
     both = set(ids) & set(again)
     if [i for i in ids if i in both] != [i for i in again if i in both]:
         return "another at each reading"
-    for name in _INSTANTS:
+    for name, (rises, falls) in _ORDERS.items():
         instants = [parse_instant(str(task.get(name))) for task in second.tasks]
-        dated = [instant for instant in instants if instant is not None]
-        if len(dated) == len(instants) and len(set(dated)) > 1:
-            if dated == sorted(dated):
-                return "oldest first" if name == "createdAt" else "latest change last"
-            if dated == sorted(dated, reverse=True):
-                return "newest first" if name == "createdAt" else "latest change first"
+        rising = sorted(instant for instant in instants if instant is not None)
+        if len(set(rising)) > 1 and instants in (rising, rising[::-1]):
+            return rises if instants == rising else falls
     if len(again) < 2:
         return None
     return "by id" if again == sorted(again) else "none to be seen"
@@ -111,11 +108,9 @@ def seen_by_others(mine: ByHand, theirs: list[TaskFields]) -> str | None:
 
 def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
     """Whether taskgate helps at this server, None if that is not known, and why, in one line."""
-    if "tasks" not in learned:
-        return None, "Too little is known to say."
-    if not learned["lists"]:
+    if not learned.get("lists", True):
         return False, "taskgate brings you nothing here: this server declares no tasks/list."
-    if learned["filters"] == "declared":
+    if learned.get("filters") == "declared":
         said = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
         is_ours = object_of(learned["tasks"]["list"]["filter"]) | {"methods": []} == json.loads(capability(()))
         return False, said + " Is this address taskgate already?" * is_ours
@@ -132,8 +127,8 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
         return True, f"taskgate makes the list: {words}"
     if not hand["tasks"]:
         named = SESSION_ID * (learned.get("session") == OPENED)
-        words = f"The list is empty, which says little.{named} --create TOOL makes a task, and shows what a change"
-        return False, f"{words} costs."
+        makes = "--create TOOL makes a task, and shows what a change costs."
+        return False, f"The list is empty, which says little.{named} {makes}"
     if learned.get("may_be_cut"):
         return True, f"taskgate may help here: {one}, and may cut it at {hand['tasks']} tasks."
     if pages == 1:
@@ -159,11 +154,10 @@ def _said(value: Any, yes: str, no: str) -> str:
 
 
 def _tasks(capability: Any) -> str:
-    if not isinstance(capability, Mapping):
+    if not isinstance(capability, dict):
         return "none declared"
-    requests = capability.get("requests")
-    kinds = {a: each for a, each in requests.items() if isinstance(each, dict)} if isinstance(requests, dict) else {}
-    made = ", ".join(f"{a}/{b}" for a, each in kinds.items() for b in each)
+    requests = object_of(capability.get("requests"))
+    made = ", ".join(f"{kind}/{name}" for kind, names in requests.items() for name in object_of(names))
     can = ", ".join(name for name in capability if name != "requests") or "declared"
     return f"{can}; made by {made}" if made else can
 

@@ -97,9 +97,11 @@ class Tasks:
     def result(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         match method:
             case "initialize":
-                capabilities = {"tasks": {"list": {}, "cancel": {}}}
-                about = {"name": "legacy-research", "version": "1.0.0"}
-                return {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": about}
+                return {
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {"tasks": {"list": {}, "cancel": {}}},
+                    "serverInfo": {"name": "legacy-research", "version": "1.0.0"},
+                }
             case "ping":
                 return {}
             case "tasks/list":

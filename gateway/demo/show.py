@@ -14,7 +14,7 @@ from typing import Any, Final
 from gateway import config
 from gateway.app import App
 from gateway.cli import table
-from gateway.cli.exit_status import signalled
+from gateway.cli.command_line import signalled
 from gateway.cli.mcp_client import Client, Target
 from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, LegacyTask, timestamp
 
