@@ -122,9 +122,10 @@ def _main() -> None:
     if given.command == "demo":
         if any(value for name, value in vars(given).items() if name not in ("command", "once")):
             parser.error("demo has its own configuration: it goes with none of the other flags")
-        from gateway.demo import show  # its HTTP client is no part of the gateway
+        from gateway.cli.command_line import signalled  # its HTTP client is no part of the gateway
+        from gateway.demo.show import demo
 
-        raise SystemExit(show.run(given.once))
+        raise SystemExit(signalled("demo", demo(given.once), failed=1, interrupted=1))
     _fill_in(parser, given)
     if given.against is not None and (given.config is None or not given.check):
         parser.error("--against goes with --check and --config")

@@ -117,16 +117,6 @@ class Target(NamedTuple):
     def name(self) -> str:
         return self.command or self.url
 
-    def connector(self) -> aiohttp.BaseConnector:
-        """Connections to it. Raises NotAnswered if `ca` cannot be used."""
-        if self.socket is not None:
-            return aiohttp.UnixConnector(self.socket)
-        try:
-            is_tls = self.url.startswith("https:")
-            return aiohttp.TCPConnector(ssl=not is_tls or ssl.create_default_context(cafile=self.ca))
-        except OSError as error:
-            raise NotAnswered(f"--{unusable(error, ca=self.ca)}") from None
-
 
 class Client:
     """One session, or none if the server has none. Raises NotAnswered if there can be no connections."""
@@ -137,7 +127,12 @@ class Client:
         self.revision = revision
         self.requests = 0
         self.received_bytes = 0
-        self.http = aiohttp.ClientSession(connector=target.connector(), timeout=aiohttp.ClientTimeout())
+        try:
+            tls = ssl.create_default_context(cafile=target.ca) if target.url.startswith("https:") else True
+        except OSError as error:
+            raise NotAnswered(f"--{unusable(error, ca=target.ca)}") from None
+        to = aiohttp.UnixConnector(target.socket) if target.socket is not None else aiohttp.TCPConnector(ssl=tls)
+        self.http = aiohttp.ClientSession(connector=to, timeout=aiohttp.ClientTimeout())
         self._opened = False
 
     async def __aenter__(self) -> Self:
@@ -180,8 +175,12 @@ class Client:
             raise NotAnswered(f"{url}{how}: {_shown(answer)}", status, fields=fields)
         raw = bytes(answer.result)
         if not raw:
-            code = jsonrpc.error_code(answer) or 0
-            raise NotAnswered(f"{url} refuses {method}: {_said(answer.error)} ({code})", status, code, fields)
+            code, said = jsonrpc.error_code(answer) or 0, bytes(jsonrpc.member(answer.error, "message"))
+            try:
+                words = one_line(value_of(said or b'"no words"', str))
+            except ValueError:
+                words = f"no words but {_shown(bytes(answer.error))}"
+            raise NotAnswered(f"{url} refuses {method}: {words} ({code})", status, code, fields)
         self.received_bytes += len(raw)
         try:
             result: dict[str, Any] = value_of(raw, form)
@@ -278,10 +277,3 @@ def one_line(text: str) -> str:
 
 def _shown(body: bytes) -> str:
     return one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
-
-
-def _said(error: msgspec.Raw) -> str:
-    try:
-        return one_line(value_of(bytes(jsonrpc.member(error, "message")) or b'"no words"', str))
-    except ValueError:
-        return f"no words but {_shown(bytes(error))}"

@@ -92,8 +92,13 @@ class _Bridge:
         self._reading.cancel()
         await asyncio.wait({self._reading})
         self._stdin.close()
+
+        async def drop() -> None:
+            while await self._stdout.read(2**18):
+                pass
+
         # Behind a pipe that is full, or that another process holds open, asyncio sees no end.
-        ends = {asyncio.create_task(self._process.wait()), asyncio.create_task(self._drop())}
+        ends = {asyncio.create_task(self._process.wait()), asyncio.create_task(drop())}
         _, running = await asyncio.wait(ends, timeout=STOP_S)
         if running:
             with suppress(ProcessLookupError):
@@ -101,10 +106,6 @@ class _Bridge:
             _, running = await asyncio.wait(ends, timeout=STOP_S)
         for task in running:  # what has left the group may hold the pipe
             task.cancel()
-
-    async def _drop(self) -> None:
-        while await self._stdout.read(2**18):
-            pass
 
 
 @asynccontextmanager

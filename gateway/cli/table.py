@@ -6,6 +6,7 @@ import textwrap
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any, Final, TextIO, TypeAlias
 from unicodedata import east_asian_width
@@ -20,10 +21,7 @@ _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _ALIKE_CHARS_MIN: Final = 4  # at the beginning of all ids, which is left out
 ID_CHARS: Final = 8  # of an id, where that tells the tasks apart
 SHOWN_CHARS_MAX: Final = 300  # of a text that a server sent
-
-
-def shown(text: str) -> str:
-    return errors.shown(text, SHOWN_CHARS_MAX)
+shown: Final = partial(errors.shown, chars_max=SHOWN_CHARS_MAX)
 
 
 def columns_of(stream: TextIO) -> int | None:

@@ -123,7 +123,9 @@ def _print(
         return
     columns = table.columns_of(sys.stdout)
     if tasks:
-        lines = [*table.table(tasks, columns, _changes(tasks, before))]
+        now = {} if before is None else {str(task.get("taskId")): task for task in tasks}
+        changed = {i: "CHANGED" if i in before else "NEW" for i, task in now.items() if task != before.get(i)}
+        lines = [*table.table(tasks, columns, changed)]
     else:
         lines = table.fitted(f"No such tasks.{hint}", sys.stdout).split("\n")
     if total is not None and total > len(tasks):
@@ -134,10 +136,3 @@ def _print(
     if (rest := len(lines) - shutil.get_terminal_size().lines + 1) > 0:
         lines[-rest - 1 :] = [f"  and {rest + 1:,} more lines"]
     print("\033[2J" * (before is None) + "\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J", end="")
-
-
-def _changes(tasks: list[TaskFields], before: dict[str, TaskFields] | None) -> dict[str, str]:
-    if before is None:
-        return {}
-    by_id = {str(task.get("taskId")): task for task in tasks}
-    return {i: "CHANGED" if i in before else "NEW" for i, task in by_id.items() if task != before.get(i)}

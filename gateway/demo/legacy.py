@@ -26,8 +26,7 @@ _MESSAGES: Final = {
     "cancelled": ("The task was cancelled by request.",),
 }
 
-LegacyTask: TypeAlias = dict[str, Any]
-"""A task as it is on the wire. Its members are in the TypeScript SDK's order."""
+LegacyTask: TypeAlias = dict[str, Any]  # as it is on the wire
 
 
 def timestamp(instant_ms: int) -> str:
@@ -72,12 +71,6 @@ class Tasks:
         self._offsets[task["taskId"]] = len(self.all)
         self.all.append(task)
 
-    def page(self, cursor: object = None) -> dict[str, Any]:
-        start = 0 if cursor is None else self._find(cursor, "Invalid cursor") + 1
-        tasks = self.all[start : start + self._page_size]
-        more = start + self._page_size < len(self.all)
-        return {"tasks": tasks, "nextCursor": tasks[-1]["taskId"]} if more else {"tasks": tasks}
-
     def get(self, task_id: object) -> LegacyTask:
         return self.all[self._find(task_id, "Task not found")]
 
@@ -105,7 +98,11 @@ class Tasks:
             case "ping":
                 return {}
             case "tasks/list":
-                return self.page(params.get("cursor"))
+                cursor = params.get("cursor")
+                start = 0 if cursor is None else self._find(cursor, "Invalid cursor") + 1
+                tasks = self.all[start : start + self._page_size]
+                more = start + self._page_size < len(self.all)
+                return {"tasks": tasks, "nextCursor": tasks[-1]["taskId"]} if more else {"tasks": tasks}
             case "tasks/get":
                 return self.get(params.get("taskId"))
             case "tasks/cancel":
@@ -166,7 +163,13 @@ class LegacyServer:
         except (ValueError, TypeError, KeyError):
             return web.Response(status=400, text="a JSON-RPC request or notification is expected")
         self.counts[method] += 1
-        session_id = self._open() if method == "initialize" else request.headers.get(_SESSION, "")
+        session_id = request.headers.get(_SESSION, "")
+        if method == "initialize":
+            if len(self.sessions) == self._sessions_max:
+                del self.sessions[next(iter(self.sessions))]
+            session_id = uuid.uuid4().hex
+            self.sessions[session_id] = Tasks(self._page_size)
+            self.load(self._tasks)
         if session_id not in self.sessions:
             return web.Response(status=404 if session_id else 400, text="this session does not exist")
         headers = {_SESSION: session_id}
@@ -178,11 +181,3 @@ class LegacyServer:
         except RpcError as error:
             answer["error"] = dict(zip(("code", "message"), error.args, strict=True))
         return web.Response(body=orjson.dumps(answer), content_type="application/json", headers=headers)
-
-    def _open(self) -> str:
-        if len(self.sessions) == self._sessions_max:
-            del self.sessions[next(iter(self.sessions))]
-        session_id = uuid.uuid4().hex
-        self.sessions[session_id] = Tasks(self._page_size)
-        self.load(self._tasks)
-        return session_id

@@ -14,7 +14,6 @@ from typing import Any, Final
 from gateway import config
 from gateway.app import App
 from gateway.cli import table
-from gateway.cli.command_line import signalled
 from gateway.cli.mcp_client import Client, Target
 from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, LegacyTask, timestamp
 
@@ -24,12 +23,14 @@ PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they ar
 _COLUMNS: Final = 80
 _DAY_MS: Final = 86_400_000
 _COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
-_FAREWELL: Final = """
-While taskgate runs, {page} is the page for operators.
+# As it can be typed here: `make run` leaves it out of the PATH.
+_TASKGATE: Final = "taskgate" if shutil.which("taskgate") else os.path.relpath(f"{sys.prefix}/bin/taskgate")
+_FAREWELL: Final = f"""
+While taskgate runs, {{page}} is the page for operators.
 Two things to try:
 
-  {taskgate} demo       the same, and it stays: open the page
-  {taskgate} try URL    what it saves at a server of yours"""
+  {_TASKGATE} demo       the same, and it stays: open the page
+  {_TASKGATE} try URL    what it saves at a server of yours"""
 
 
 async def demo(once: bool) -> int:
@@ -49,10 +50,9 @@ async def demo(once: bool) -> int:
         since = timestamp(time.time_ns() // 1_000_000 - _DAY_MS)
         criteria = {"status": list(UNFINISHED), "createdAfter": since}
         right = await show(legacy, direct, client, criteria, settings.index.max_age)
-        if once:
-            print(_FAREWELL.format(page=f"http://{admin}/", taskgate=_taskgate()))
-        else:
-            print(_invitation(client, criteria, server_url, f"http://{admin}/"))
+        page = f"http://{admin}/"
+        print(_FAREWELL.format(page=page) if once else _invitation(client, criteria, server_url, page))
+        if not once:
             with suppress(asyncio.CancelledError):
                 await legacy.keep_changing(CHANGE_EVERY_S)
             print("\nStopped.")
@@ -118,18 +118,13 @@ def _invitation(gateway: Client, criteria: dict[str, Any], server_url: str, page
     return (
         f"\n  taskgate    {gateway.target.url}\n  the server  {server_url}\n  the page    {page}\n\n"
         f"A task changes every {CHANGE_EVERY_S:g} s. Two things to try in another terminal:\n\n"
-        f"  {_taskgate()} tasks --watch --status {','.join(UNFINISHED)} \\\n"
+        f"  {_TASKGATE} tasks --watch --status {','.join(UNFINISHED)} \\\n"
         f"    --session {gateway.session_id} {gateway.target.url}\n\n"
         f"  curl -sS {gateway.target.url} -H 'Content-Type: application/json' \\\n"
         f"    {direct}-H 'Mcp-Session-Id: {gateway.session_id}' -d '\n"
         f"{_request(gateway, criteria, indent='    ')}' | python3 -m json.tool\n\n"
         "Ctrl-C ends it."
     )
-
-
-def _taskgate() -> str:
-    """The command as it can be typed here: `make run` leaves it out of the PATH."""
-    return "taskgate" if shutil.which("taskgate") else os.path.relpath(f"{sys.prefix}/bin/taskgate")
 
 
 def _free_ports() -> list[int]:
@@ -143,7 +138,3 @@ def _free_ports() -> list[int]:
             opened.callback(sock.close)
             found.append(int(sock.getsockname()[1]))
         return found
-
-
-def run(once: bool) -> int:
-    return signalled("demo", demo(once), failed=1, interrupted=1)
