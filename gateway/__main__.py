@@ -64,20 +64,15 @@ def _arguments() -> argparse.ArgumentParser:
         epilog=f"{_EXAMPLES}\n{', '.join(_VARIABLES.values())}\nstand for their flags.\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the configuration, as config.example.yaml shows it; - is stdin"
-    )
-    parser.add_argument("--upstream", metavar="URL", help="the server to stand in front of; needs no file")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="with --upstream: where clients connect (127.0.0.1:8080)")
-    parser.add_argument("--admin", metavar="HOST:PORT", help="with --upstream: metrics, health, page (127.0.0.1:9090)")
-    parser.add_argument("--log-level", choices=config.LEVELS, help="overrides log.level of the configuration")
-    parser.add_argument(
-        "--against", type=Path, metavar="FILE", help="with --check: the configuration of the gateway that runs"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="check the configuration and exit: 0 if it is valid, 2 if not"
-    )
-    parser.add_argument("--version", action="version", version=f"taskgate {version('taskgate')}")
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="the configuration, as config.example.yaml shows it; - is stdin")
+    add("--upstream", metavar="URL", help="the server to stand in front of; needs no file")
+    add("--listen", metavar="HOST:PORT", help="with --upstream: where clients connect (127.0.0.1:8080)")
+    add("--admin", metavar="HOST:PORT", help="with --upstream: metrics, health, page (127.0.0.1:9090)")
+    add("--log-level", choices=config.LEVELS, help="overrides log.level of the configuration")
+    add("--against", type=Path, metavar="FILE", help="with --check: the configuration of the gateway that runs")
+    add("--check", action="store_true", help="check the configuration and exit: 0 if it is valid, 2 if not")
+    add("--version", action="version", version=f"taskgate {version('taskgate')}")
     commands = parser.add_subparsers(prog="taskgate", dest="command", title="commands", metavar="")
     commands.add_parser("stdio", help="start a server that speaks over standard input and output, in front of it")
     commands.add_parser("try", help="say whether it helps at a server, and what a list of tasks costs there")
@@ -239,7 +234,16 @@ def _stdio(arguments: list[str]) -> NoReturn:
         parser.error("the command that starts the server is needed, behind --")
     from gateway.stdio import child
 
-    settings, admin = _of_stdio(given) if given.config or given.admin else (None, None)
+    settings = admin = None
+    if given.config or given.admin:
+        from gateway import config
+
+        try:
+            settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
+            _check_traces(settings)
+            admin = config.admin_address(given.admin) if given.admin is not None else None
+        except (config.ConfigError, config.StartError) as error:
+            _fail(error, 2)
     try:
         server = child.Child(command)
     except child.NotStarted as error:
@@ -264,17 +268,6 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
             return arguments[:at], arguments[at + 1 :]
         at += 2 if arguments[at] in ("--config", "--admin") else 1
     return arguments[:at], arguments[at:]
-
-
-def _of_stdio(given: argparse.Namespace) -> "tuple[config.StdioConfig, config.Address | None]":
-    from gateway import config
-
-    try:
-        settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
-        _check_traces(settings)
-        return settings, config.admin_address(given.admin) if given.admin is not None else None
-    except (config.ConfigError, config.StartError) as error:
-        _fail(error, 2)
 
 
 def _check_traces(settings: "config.Config | config.StdioConfig") -> None:

@@ -137,18 +137,16 @@ class App:
         if not config.listen.path:
             self._listens_at = Address(config.listen.host, self._server.sockets[0].getsockname()[1])
         if config.admin is not None:
-            address = config.admin.listen
-            runner = await admin_listener.serve(
-                "admin.listen", address, self._metrics, lambda: self._config, self._facts
-            )
+            at, metrics = config.admin.listen, self._metrics
+            runner = await admin_listener.serve("admin.listen", at, metrics, lambda: self._config, self._facts)
             self._ending.push_async_callback(runner.cleanup)
         self._sweeper = asyncio.create_task(self._sweep())
         self._pools.probe()
         page_at = {} if config.admin is None else {"page": f"http://{config.admin.listen.here}/"}
         for upstream in config.upstreams:
-            at = routes.address(upstream, self._listens_at, config.tls is not None)
+            address = routes.address(upstream, self._listens_at, config.tls is not None)
             hint = {"hint": "url has no path; most servers are at /mcp"} if upstream.url.path == "/" else {}
-            log.info("serving", extra={"address": at, "upstream": upstream.name, **page_at, **hint})
+            log.info("serving", extra={"address": address, "upstream": upstream.name, **page_at, **hint})
         for why in host_origin_check.exposed(config):
             log.info("open to other machines", extra={"why": why})
 

@@ -89,15 +89,12 @@ def server(given: argparse.Namespace) -> AbstractAsyncContextManager[Target]:
 
 
 def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interrupted: int = INTERRUPTED) -> int:
-    """The exit status of `work`: `failed` if it raises an error that has words, `interrupted` if a signal ended it.
-
-    The first signal interrupts it; nothing interrupts tidying up.
-    """
+    """The exit status of `work`: `failed` if it raises an error that has words, `interrupted` if a signal ended it."""
 
     async def run() -> int:
         task = asyncio.current_task()
         assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM):  # the first one: nothing interrupts tidying up
             asyncio.get_running_loop().add_signal_handler(number, lambda: task.cancelling() or task.cancel())
         return await work
 

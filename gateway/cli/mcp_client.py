@@ -6,9 +6,11 @@ bytes, and whoever asks has one of time.
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
 
@@ -16,7 +18,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from gateway.cli.table import SHOWN_CHARS_MAX, shown
+from gateway.cli.table import SHOWN_CHARS_MAX, Json, shown
+from gateway.http.addresses import misplaced
 from gateway.mcp import jsonrpc, sse
 from gateway.transport.tls import unreachable, unusable
 
@@ -28,6 +31,15 @@ REDIRECTS_MAX: Final = 5
 RESUMED_MAX: Final = 50  # times that one answer is fetched on, where a server closes its streams
 RETRY_S_MAX: Final = 5.0
 CLOSING_S: Final = 3.0
+_numbers: Final = count(1)  # the ids of requests: a command has one session for all clients
+_PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
+_LOOK_S: Final = 3.0  # for each request that looks for the reason of a failure
+_NEXT: Final = "2026-07-28"
+_OLD: Final = "speaks HTTP+SSE of 2024-11-05, the old transport, and not Streamable HTTP"
+_METADATA: Final = re.compile(r'resource_metadata="([^"]*)"')
+_WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+_DOCUMENT_BYTES_MAX: Final = 2**20
+_Metadata: Final = msgspec.defstruct("_Metadata", [("authorization_servers", list[str] | None, None)])
 
 
 class NotAnswered(Exception):
@@ -41,7 +53,7 @@ class NotAnswered(Exception):
 class TaskPage(NamedTuple):
     """A page of a list: its tasks, the cursor of the next one, and how many there are if a gateway says so."""
 
-    tasks: list[dict[str, Any]]
+    tasks: list[Json]
     cursor: Any
     total: int | None
 
@@ -53,11 +65,10 @@ class _ListedTask(msgspec.Struct):
 
 # What is read of two results. Some servers write `false` in place of what they cannot; mcp-go writes null for no tasks.
 _form: Final = msgspec.defstruct
-_CanTasks = _form("_CanTasks", [("list", dict[str, Any] | bool | None, None)])
+_CanTasks = _form("_CanTasks", [("list", Json | bool | None, None)])
 _Can = _form("_Can", [("tasks", _CanTasks | bool | None, None)])
 _Opened = _form(
-    "_Opened",
-    [("protocolVersion", str), ("capabilities", _Can | None, None), ("serverInfo", dict[str, Any] | None, None)],
+    "_Opened", [("protocolVersion", str), ("capabilities", _Can | None, None), ("serverInfo", Json | None, None)]
 )
 _total = Annotated[int, msgspec.Meta(ge=0)] | None
 _Meta = _form("_Meta", [("total", _total, None)], rename={"total": "taskgate/total"})
@@ -66,7 +77,7 @@ _Listed = _form(
 )
 
 
-def value_of(data: bytes, form: Any = dict[str, Any]) -> Any:
+def value_of(data: bytes, form: Any = Json) -> Any:
     """The value of JSON, of which `form` is a part. Raises ValueError, whose text says what is wrong, and where."""
     try:
         try:
@@ -100,7 +111,7 @@ async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-def object_of(value: Any) -> dict[str, Any]:
+def object_of(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
@@ -147,7 +158,7 @@ class Client:
         finally:
             await self.http.close()
 
-    async def initialize(self) -> dict[str, Any]:
+    async def initialize(self) -> Json:
         """Open a session. Returns the result of `initialize`. Raises NotAnswered."""
         params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": INFO}
         said = await self.ask("initialize", params, _Opened)
@@ -156,9 +167,9 @@ class Client:
         (await self._send("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"})).release()
         return said
 
-    async def ask(self, method: str, params: Mapping[str, Any], form: Any = dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, method: str, params: Mapping[str, Any], form: Any = Json) -> Json:
         """The result of a request, of which `form` is a part. Raises NotAnswered."""
-        number = self.requests = self.requests + 1
+        self.requests, number = self.requests + 1, next(_numbers)
         response = await self._send("POST", {"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         url, status, fields = self.target.name, response.status, response.headers
         try:
@@ -183,7 +194,7 @@ class Client:
             raise NotAnswered(f"{url} refuses {method}: {words} ({code})", status, code, fields)
         self.received_bytes += len(raw)
         try:
-            result: dict[str, Any] = value_of(raw, form)
+            result: Json = value_of(raw, form)
         except ValueError as error:
             raise NotAnswered(f"{url} answered {method} with a wrong result: {error}; it began {_shown(raw)}") from None
         return result
@@ -235,7 +246,7 @@ class Client:
             try:
                 response = await self.http.request(method, url, json=message, headers=fields, allow_redirects=False)
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                raise NotAnswered(why(self.target.url, error)) from None
+                raise NotAnswered(_unasked(self.target.url, error)) from None
             location = response.headers.get("Location", "")
             if response.status not in (301, 302, 307, 308) or not location:
                 return response
@@ -258,7 +269,7 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[sse.Event]:
             yield event
 
 
-def why(url: str, error: BaseException) -> str:
+def _unasked(url: str, error: BaseException) -> str:
     """In words, why an address could not be asked."""
     at = URL(url)
     found = getattr(error, "certificate_error", getattr(error, "os_error", None))  # aiohttp's have nothing in common
@@ -277,3 +288,90 @@ def one_line(text: str) -> str:
 
 def _shown(body: bytes) -> str:
     return one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
+
+
+# ---- why a session could not be opened ----
+
+
+async def opened(client: Client, command: str) -> Json:
+    """Open a session. Returns the result of `initialize`. `command` is that of taskgate. Raises NotAnswered."""
+    try:
+        return await client.initialize()
+    except NotAnswered as refused:
+        words = await _why(client, command, refused)
+        raise NotAnswered(words) from None
+
+
+async def _why(client: Client, command: str, refused: NotAnswered) -> str:
+    url, status = client.target.url, refused.status
+    if client.target.socket is not None or status in (0, 300):
+        return str(refused)
+    if status in (401, 403):
+        return f"{url} asks for a login ({status}). {await _authority(client, refused)}"
+    if await _is_next(client):
+        return f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there"
+    if refused.code:
+        return str(refused)
+    others = [each for path in _PATHS if (each := str(URL(url).with_path(path))) != url]
+    if found := [each for each in others if await _is_mcp(client, each)]:
+        there = " or ".join(f"taskgate {command} {each}" for each in found)
+        return f"{url} is not MCP, but another path of it is: {there}"
+    for old, where in ((url, ""), (str(URL(url).with_path("/sse")), " is not MCP, but /sse there")):
+        if await _is_old(client, old):
+            return f"{url}{where} {_OLD}: taskgate passes it on, and filters nothing there"
+    said = misplaced(status, "", url, URL(url).path)  # of a 404; redirects were followed
+    hint = f"; {said}" if said else ""
+    return f"{refused}{hint}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there."
+
+
+async def _is_mcp(client: Client, url: str) -> bool:
+    try:
+        async with Client(client.target._replace(url=url)) as other, asyncio.timeout(_LOOK_S):
+            await other.initialize()
+    except (NotAnswered, TimeoutError) as refused:
+        return isinstance(refused, NotAnswered) and refused.status in (401, 403)
+    return True
+
+
+async def _is_old(client: Client, url: str) -> bool:
+    """Whether this is the stream of the transport of 2024-11-05, by its first event."""
+    fields = {**client.target.fields, "Accept": "text/event-stream"}
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(_LOOK_S), client.http.get(url, headers=fields, allow_redirects=False) as response:
+            if response.status == 200 and response.content_type == "text/event-stream":
+                async for event in events(response):
+                    if event.data is not None:
+                        return event.is_endpoint
+    return False
+
+
+async def _is_next(client: Client) -> bool:
+    """Whether this server speaks revision 2026-07-28."""
+    meta = {"io.modelcontextprotocol/protocolVersion": _NEXT, "io.modelcontextprotocol/clientCapabilities": {}}
+    target = client.target._replace(fields={**client.target.fields, "Mcp-Method": "server/discover"})
+    with suppress(NotAnswered, TimeoutError):
+        async with Client(target, revision=_NEXT) as other, asyncio.timeout(_LOOK_S):
+            said = await other.ask("server/discover", {"_meta": meta})
+            return _NEXT in str(said.get("supportedVersions"))
+    return False
+
+
+async def _authority(client: Client, refused: NotAnswered) -> str:
+    """Which authorization server gives a token, and how to bring it."""
+    url = URL(client.target.url)
+    said = _METADATA.search(refused.fields.get("WWW-Authenticate", ""))
+    candidates = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
+    who = "It does not say which server gives tokens."
+    for candidate in candidates:
+        document = b""
+        with suppress(aiohttp.ClientError, TimeoutError, ValueError):
+            async with asyncio.timeout(_LOOK_S), client.http.get(candidate, allow_redirects=False) as response:
+                if response.status == 200:
+                    document = await body_of(response, _DOCUMENT_BYTES_MAX)
+        try:
+            if servers := value_of(document or b"{}", _Metadata).get("authorization_servers"):
+                who = f"Its authorization server is {shown(servers[0])}."
+                break
+        except ValueError as error:
+            who = f"Its metadata at {shown(candidate)} cannot be read: {error}."
+    return f"{who} Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"

@@ -6,7 +6,6 @@ import shlex
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import count
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -47,8 +46,7 @@ class _Bridge:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None and process.stdout is not None
         self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
-        self._waiting: dict[bytes, asyncio.Future[jsonrpc.Message | bytes]] = {}  # by id, as it is on the wire
-        self._ids = count(1)
+        self._waiting: dict[bytes, asyncio.Future[bytes]] = {}  # by id: no two requests of this process share one
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -59,7 +57,7 @@ class _Bridge:
                 for one in ids if message is not None or b'"jsonrpc"' not in line else list(self._waiting):
                     waiting = self._waiting.pop(one, None)
                     if waiting is not None and not waiting.done():
-                        waiting.set_result(message or line)
+                        waiting.set_result(line)
 
     async def post(self, request: web.Request) -> web.Response:
         body = await request.read()  # one line: the client and the gateway write no other
@@ -67,20 +65,15 @@ class _Bridge:
         if message is None or not message.is_request:
             await self._write(body)
             return web.Response(status=202)
-        number = b"%d" % next(self._ids)
-        answered = self._waiting[number] = asyncio.get_running_loop().create_future()
+        answered = self._waiting[bytes(message.id)] = asyncio.get_running_loop().create_future()
         try:
-            await self._write(jsonrpc.replace(body, ("id",), number))
+            await self._write(body)
             await asyncio.wait({answered, self._reading}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._waiting.pop(number, None)
+            self._waiting.pop(bytes(message.id), None)
         if not answered.done():
             return web.Response(status=502, text="the command has ended, or writes no MCP")
-        answer = answered.result()
-        if isinstance(answer, jsonrpc.Message):
-            name, value = (b"result", answer.result) if bytes(answer.result) else (b"error", answer.error)
-            answer = b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (bytes(message.id), name, bytes(value))
-        return web.Response(body=answer, content_type="application/json")
+        return web.Response(body=answered.result(), content_type="application/json")
 
     async def _write(self, line: bytes) -> None:
         with suppress(ConnectionError):

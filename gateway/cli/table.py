@@ -14,7 +14,7 @@ from unicodedata import east_asian_width
 from gateway import errors
 from gateway.mcp.task import EPOCH_UNIX_S, parse_instant
 
-TaskFields: TypeAlias = dict[str, Any]
+Json: TypeAlias = dict[str, Any]  # an object, such as a task
 
 _TASK: Final = "  {:<{id}}  {:<14}  {:>4}  {}"
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -39,7 +39,7 @@ def fitted(text: str, stream: TextIO, is_good: bool | None = None) -> str:
     return f"\033[1;{32 if is_good else 33}m{lines}\033[0m"
 
 
-def table(tasks: list[TaskFields], columns: int | None = None, marks: Mapping[str, str] | None = None) -> Iterator[str]:
+def table(tasks: list[Json], columns: int | None = None, marks: Mapping[str, str] | None = None) -> Iterator[str]:
     """The tasks as lines, under a head: whole, or in so many columns. `marks` are words for what changed, by id."""
     ids, now = [_cell(task, "taskId") for task in tasks], time.time()
     short = _shortened(ids) if columns and ids else ids
@@ -49,7 +49,9 @@ def table(tasks: list[TaskFields], columns: int | None = None, marks: Mapping[st
         mark, age = (marks or {}).get(task_id, ""), _age(_cell(task, "createdAt"), now)
         words = " ".join(filter(None, [mark, _cell(task, "statusMessage")]))
         row = _TASK.format(shown_id, _cell(task, "status"), age, words, id=width).rstrip()
-        yield row if columns is None else _cut(row, columns)
+        ends = [*accumulate(2 if east_asian_width(character) in "WF" else 1 for character in row)]
+        fits = len(row) if columns is None else bisect_right(ends, columns)  # some characters take two columns
+        yield row if fits == len(row) else row[: fits - 1] + ">"
 
 
 def _shortened(ids: list[str]) -> list[str]:
@@ -67,13 +69,6 @@ def _age(created: str, now: float) -> str:
         return "?"
     seconds = max(0, int(now - EPOCH_UNIX_S - instant / 10**9))
     return next((f"{seconds // size}{unit}" for size, unit in _AGES if seconds >= size), "0s")
-
-
-def _cut(row: str, columns: int) -> str:
-    """As much of a row as a terminal has room for: some characters take two columns."""
-    ends = [*accumulate(2 if east_asian_width(character) in "WF" else 1 for character in row)]
-    fits = bisect_right(ends, columns)
-    return row if fits == len(row) else row[: fits - 1] + ">"
 
 
 def _cell(task: Mapping[str, Any], name: str) -> str:

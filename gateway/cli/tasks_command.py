@@ -13,10 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gateway.cli import command_line, table
-from gateway.cli.diagnosis import opened
-from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of
+from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of, opened
 from gateway.cli.stdio_bridge import behind_gateway
-from gateway.cli.table import TaskFields
+from gateway.cli.table import Json
 from gateway.cli.verdict import SESSION_ID
 from gateway.config import IndexLimits
 from gateway.query.criteria import CRITERIA, INSTANT, Criterion, NotAllowed
@@ -65,7 +64,7 @@ def _value(flags: ArgumentParser, criterion: Criterion, text: str) -> Any:
     return value
 
 
-async def _show(given: Namespace, criteria: dict[str, Any]) -> int:
+async def _show(given: Namespace, criteria: Json) -> int:
     """Print the tasks, as the flags have it. Returns the exit status. Raises NotAnswered, ConfigError, StartError."""
     params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
     loop = asyncio.get_running_loop()
@@ -73,7 +72,7 @@ async def _show(given: Namespace, criteria: dict[str, Any]) -> int:
         try:
             async with AsyncExitStack() as stack, asyncio.timeout(given.seconds) as limit:  # it ends no tidying up
                 client, page, hint = await _begun(stack, target, given.session, params)
-                before: dict[str, TaskFields] | None = None
+                before: dict[str, Json] | None = None
                 while True:
                     page = page or await client.page(params)
                     tasks = page.tasks
@@ -91,7 +90,7 @@ async def _show(given: Namespace, criteria: dict[str, Any]) -> int:
 
 
 async def _begun(
-    stack: AsyncExitStack, target: Target, session_id: str, params: dict[str, Any]
+    stack: AsyncExitStack, target: Target, session_id: str, params: Json
 ) -> tuple[Client, TaskPage | None, str]:
     """A client of who filters, the server or a gateway in front; a first page, if there; words for an empty list."""
     # No other revision has tasks. Without it a server takes the client for one of 2025-03-26.
@@ -114,18 +113,16 @@ async def _begun(
     return client, page, hint
 
 
-def _print(
-    tasks: list[TaskFields], total: int | None, before: dict[str, TaskFields] | None, given: Namespace, hint: str
-) -> None:
+def _print(tasks: list[Json], total: int | None, before: dict[str, Json] | None, given: Namespace, hint: str) -> None:
     if given.json:
         for task in tasks:
             print(json.dumps(task))
         return
     columns = table.columns_of(sys.stdout)
     if tasks:
-        now = {} if before is None else {str(task.get("taskId")): task for task in tasks}
-        changed = {i: "CHANGED" if i in before else "NEW" for i, task in now.items() if task != before.get(i)}
-        lines = [*table.table(tasks, columns, changed)]
+        seen, now = before or {}, {str(task.get("taskId")): task for task in tasks}
+        changed = {i: "CHANGED" if i in seen else "NEW" for i, task in now.items() if task != seen.get(i)}
+        lines = [*table.table(tasks, columns, None if before is None else changed)]
     else:
         lines = table.fitted(f"No such tasks.{hint}", sys.stdout).split("\n")
     if total is not None and total > len(tasks):

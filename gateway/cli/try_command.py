@@ -11,21 +11,18 @@ from typing import Any, Final
 from gateway.app import App
 from gateway.cli import command_line, verdict
 from gateway.cli.command_line import checked
-from gateway.cli.diagnosis import opened
-from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line, value_of
+from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line, opened, value_of
 from gateway.cli.stdio_bridge import behind_gateway
-from gateway.cli.table import TaskFields, columns_of, fitted, shown, table
-from gateway.cli.verdict import ByHand, ServerFacts
+from gateway.cli.table import Json, columns_of, fitted, shown, table
+from gateway.cli.verdict import UNFINISHED, ByHand
 from gateway.config import IndexLimits
 from gateway.errors import printable
 from gateway.http.addresses import misplaced
 from gateway.refresh.answer import FILTER
 
-CRITERIA: Final = {"status": list(verdict.UNFINISHED)}
+CRITERIA: Final = {"status": list(UNFINISHED)}
 SHOWN_MAX: Final = 10  # tasks that `--create` shows
-_BY_HEADER: Final = (
-    f"A client that can only set a header sets this one: {FILTER}: status={','.join(verdict.UNFINISHED)}"
-)
+_BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER}: status={','.join(UNFINISHED)}"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -68,7 +65,9 @@ async def _trial(given: Namespace) -> int:
             print(json.dumps(probe.learned | {"helps": helps, "verdict": words}))
         else:
             listed = ["", *table(probe.unfinished[:SHOWN_MAX], columns_of(sys.stdout))] if given.create else []
-            ended = [] if probe.unfinished else verdict.ended(probe.learned)
+            made = object_of(probe.learned.get("created"))
+            how = f"The task that was made has ended, {made.get('status')}: {made.get('message') or 'no message'}"
+            ended = [] if probe.unfinished or made.get("status") in (None, *UNFINISHED) else [one_line(how)]
             stay = f"taskgate --upstream {given.url}" if given.url else f"taskgate stdio -- {target.command}"
             hints = [*[_BY_HEADER] * bool(given.url), f"To stay in front of it: {stay}"] if helps else []
             said = fitted(printable(words), sys.stdout, bool(helps))
@@ -81,9 +80,9 @@ class Probe:
     """One trial, as the flags have it. `learned` grows, and `lines` with it."""
 
     def __init__(self, target: Target, given: Namespace) -> None:
-        self.learned: ServerFacts = {"command" if target.command else "url": target.name}
+        self.learned: Json = {"command" if target.command else "url": target.name}
         self.lines: list[str] = []
-        self.unfinished: list[TaskFields] = []  # as the gateway has listed them last
+        self.unfinished: list[Json] = []  # as the gateway has listed them last
         self._target = target
         self._given = given
         self._columns = None if given.json else columns_of(sys.stderr)
@@ -127,8 +126,13 @@ class Probe:
             second = await self._read(client)
             await self._compare(client, first, second, made)
             if client.session_id and not self._target.command:
-                another = await stack.enter_async_context(Client(client.target))
-                await self._others(client, fresh, another, second)
+                seen, other = None, fresh
+                with suppress(NotAnswered):  # a server may open no second session
+                    if client is fresh:
+                        other = await stack.enter_async_context(Client(client.target))
+                        await other.initialize()
+                    seen = verdict.seen_by_others(second, (await other.page({})).tasks)
+                self._learn("others_see", seen)
 
     async def _meet(self, client: Client) -> None:
         said = await opened(client, "try")
@@ -148,7 +152,7 @@ class Probe:
         self._learn("session", "yours, left as it is" if self._given.session else words)
 
     async def _read(self, client: Client) -> ByHand:
-        before, tasks, pages = client.received_bytes, list[TaskFields](), list[int]()
+        before, tasks, pages = client.received_bytes, list[Json](), list[int]()
         async for page in client.pages({}):
             tasks += page.tasks
             pages.append(len(page.tasks))
@@ -192,32 +196,19 @@ class Probe:
         is_moving, samples = bool(self.learned["instants_move"]), verdict.samples(second)
         found = [verdict.agree(task, await self._got(client, task.get("taskId")), is_moving) for task in samples]
         self._learn("get_agrees", all(found) if found else None)
-        await self._filters(client, second)
+        # Whether it filters by status without saying so: only a list of several statuses shows it.
+        statuses, unsaid = {str(task.get("status")) for task in second.tasks[: second.pages[0]]}, False
+        if len(statuses) > 1:
+            with suppress(NotAnswered):  # a strict server refuses parameters that it does not know
+                page = await client.page({"status": min(statuses)})
+                unsaid = {str(task.get("status")) for task in page.tasks} == {min(statuses)}
+        self._learn("filters", "unsaid" if unsaid else None)
         same = not changed and made is None
-        self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(second.unfinished) if same else None)
+        unfinished = [task for task in second.tasks if task.get("status") in UNFINISHED]
+        self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(unfinished) if same else None)
 
-    async def _got(self, client: Client, task_id: object) -> TaskFields:
+    async def _got(self, client: Client, task_id: object) -> Json:
         """What `tasks/get` says of a task; nothing if it refuses."""
         with suppress(NotAnswered):
             return await client.ask("tasks/get", {"taskId": task_id})
         return {}
-
-    async def _filters(self, client: Client, listing: ByHand) -> None:
-        """Whether the server filters by status without saying so: only a list of several statuses shows it."""
-        statuses = {str(task.get("status")) for task in listing.tasks[: listing.pages[0]]}
-        unsaid = False
-        if len(statuses) > 1:
-            status = min(statuses)
-            with suppress(NotAnswered):  # a strict server refuses parameters that it does not know
-                page = await client.page({"status": status})
-                unsaid = {str(task.get("status")) for task in page.tasks} == {status}
-        self._learn("filters", "unsaid" if unsaid else None)
-
-    async def _others(self, client: Client, fresh: Client, another: Client, listing: ByHand) -> None:
-        seen = None
-        with suppress(NotAnswered):  # a server may open no second session
-            if client is fresh:
-                await another.initialize()
-            page = await (another if client is fresh else fresh).page({})
-            seen = verdict.seen_by_others(listing, page.tasks)
-        self._learn("others_see", seen)

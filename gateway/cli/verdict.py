@@ -3,17 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from gateway.cli.mcp_client import object_of, one_line
-from gateway.cli.table import TaskFields
+from gateway.cli.mcp_client import object_of
+from gateway.cli.table import Json
 from gateway.mcp.task import STATUSES, parse_instant
 from gateway.query.criteria import capability
 
-ServerFacts: TypeAlias = dict[str, Any]
-
 UNFINISHED: Final = ("working", "input_required")
-_GETS: Final = "You get order, criteria and fewer bytes."
 _FILTERS: Final = {"declared": "by itself, and says so", "unsaid": "by status, but does not say so"}
 CUTS: Final = (50, 100)  # lists of so many tasks, without a cursor, may have been cut
 _ORDERS: Final = {
@@ -29,25 +26,21 @@ SESSION_ID: Final = " For your client's tasks: --session ID, the Mcp-Session-Id 
 class ByHand(NamedTuple):
     """A list read by hand: its tasks, how many were on each page, the bytes of the results, whether it is whole."""
 
-    tasks: list[TaskFields]
+    tasks: list[Json]
     pages: list[int]
     received_bytes: int
     whole: bool
 
     @property
-    def by_id(self) -> dict[str, TaskFields]:
+    def by_id(self) -> dict[str, Json]:
         return {str(task.get("taskId")): task for task in self.tasks}
-
-    @property
-    def unfinished(self) -> list[TaskFields]:
-        return [task for task in self.tasks if task.get("status") in UNFINISHED]
 
     @property
     def statuses(self) -> dict[str, int]:
         found = Counter(str(task.get("status")) for task in self.tasks)
         return {status: found[status] for status in STATUSES if found[status]}
 
-    def fact(self) -> ServerFacts:
+    def fact(self) -> Json:
         size = max(self.pages) if len(self.pages) > 1 else None
         cost = {"requests": len(self.pages), "bytes": self.received_bytes, "tasks": len(self.tasks)}
         return {**cost, "page_size": size, "whole": self.whole}
@@ -86,19 +79,19 @@ def has_changed(first: ByHand, second: ByHand) -> bool:
     return one != other
 
 
-def samples(listing: ByHand) -> list[TaskFields]:
+def samples(listing: ByHand) -> list[Json]:
     """Up to three tasks to be asked for by `tasks/get`: those that are finished, which no longer change, go first."""
     done = [task for task in listing.tasks if task.get("status") not in UNFINISHED] or listing.tasks
     return [done[at] for at in sorted({0, len(done) // 2, len(done) - 1})] if done else []
 
 
-def agree(listed: TaskFields, got: TaskFields, moving: bool) -> bool:
+def agree(listed: Json, got: Json, moving: bool) -> bool:
     apart = {"_meta", *(_INSTANTS if moving else ())}
     one, other = ({k: v for k, v in task.items() if v is not None and k not in apart} for task in (listed, got))
     return one == other
 
 
-def seen_by_others(mine: ByHand, theirs: list[TaskFields]) -> str | None:
+def seen_by_others(mine: ByHand, theirs: list[Json]) -> str | None:
     """What another session sees of the tasks; None if there are none."""
     if not mine.tasks:
         return None
@@ -106,7 +99,7 @@ def seen_by_others(mine: ByHand, theirs: list[TaskFields]) -> str | None:
     return "none" if not seen else "all" if seen == len(theirs) and theirs else "some"
 
 
-def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
+def verdict(learned: Json) -> tuple[bool | None, str]:
     """Whether taskgate helps at this server, None if that is not known, and why, in one line."""
     if not learned.get("lists", True):
         return False, "taskgate brings you nothing here: this server declares no tasks/list."
@@ -119,7 +112,8 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
     if hand is None:
         return None, "Too little is known to say."
     pages, one = hand["requests"], "this server lists all in one page"
-    few = f"With more than {_count(hand['tasks'], 'task')}, try again." if hand["tasks"] < CUTS[0] else _GETS
+    few = "You get order, criteria and fewer bytes."
+    few = f"With more than {_count(hand['tasks'], 'task')}, try again." if hand["tasks"] < CUTS[0] else few
     if not hand["whole"]:
         return True, f"taskgate helps here: this server's list has more than {pages:,} pages. Try --pages {10 * pages}."
     if made and made["got"] and not made["listed"]:
@@ -142,13 +136,6 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
     return True, f"taskgate helps you here: one request in place of {pages:,}. The server gets as many as before."
 
 
-def ended(learned: ServerFacts) -> list[str]:
-    """The line that says how the task that was made has ended, if it has."""
-    made = object_of(learned.get("created"))
-    said = f"The task that was made has ended, {made.get('status')}: {made.get('message') or 'no message'}"
-    return [] if made.get("status") in (None, *UNFINISHED) else [one_line(said)]
-
-
 def _said(value: Any, yes: str, no: str) -> str:
     return "" if value is None else yes if value else no
 
@@ -162,14 +149,14 @@ def _tasks(capability: Any) -> str:
     return f"{can}; made by {made}" if made else can
 
 
-def _by_hand(fact: ServerFacts) -> str:
+def _by_hand(fact: Json) -> str:
     size = f", {fact['page_size']} a page" if fact["page_size"] else ""
     more = "" if fact["whole"] else "; there are more"
     words = f"{_count(fact['requests'], 'request')}, {fact['bytes']:,} bytes, {_count(fact['tasks'], 'task')}"
     return f"{words}{size}{more}"
 
 
-def _filtered(fact: ServerFacts) -> str:
+def _filtered(fact: Json) -> str:
     asked = _count(fact["asked"], "request")
     return f"1 request, {fact['bytes']:,} bytes, {_count(fact['tasks'], 'task')}; the server gets {asked}"
 

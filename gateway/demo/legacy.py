@@ -7,10 +7,12 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import orjson
 from aiohttp import web
+
+from gateway.cli.table import Json
 
 PAGE_SIZE: Final = 10  # tasks, as in both SDKs
 HISTORY_DAYS: Final = 5
@@ -26,8 +28,6 @@ _MESSAGES: Final = {
     "cancelled": ("The task was cancelled by request.",),
 }
 
-LegacyTask: TypeAlias = dict[str, Any]  # as it is on the wire
-
 
 def timestamp(instant_ms: int) -> str:
     """The instant as JavaScript's `toISOString` writes it: three digits of a second, and `Z`."""
@@ -35,7 +35,7 @@ def timestamp(instant_ms: int) -> str:
     return f"{instant.isoformat(timespec='milliseconds')}Z"
 
 
-def history(rng: random.Random, count: int, until_ms: int) -> Iterator[LegacyTask]:
+def history(rng: random.Random, count: int, until_ms: int) -> Iterator[Json]:
     """`count` tasks of the last `HISTORY_DAYS` before `until_ms`, in the order of their creation."""
     span_ms = HISTORY_DAYS * 86_400_000
     step_ms = span_ms / max(count, 1)
@@ -43,7 +43,7 @@ def history(rng: random.Random, count: int, until_ms: int) -> Iterator[LegacyTas
         created_ms = until_ms - span_ms + int((number + rng.random()) * step_ms)
         updated_ms = created_ms + int(rng.random() * (until_ms - created_ms) * 0.5)
         status = rng.choices(tuple(_MESSAGES), (8, 5, 70, 10, 7))[0]
-        task: LegacyTask = {
+        task: Json = {
             "taskId": f"{rng.getrandbits(128):032x}",
             "status": status,
             "ttl": 14 * 86_400_000,
@@ -63,18 +63,18 @@ class Tasks:
     """Those of one session, in the order of their creation."""
 
     def __init__(self, page_size: int) -> None:
-        self.all: list[LegacyTask] = []
+        self.all: list[Json] = []
         self._page_size = page_size
         self._offsets: dict[str, int] = {}
 
-    def add(self, task: LegacyTask) -> None:
+    def add(self, task: Json) -> None:
         self._offsets[task["taskId"]] = len(self.all)
         self.all.append(task)
 
-    def get(self, task_id: object) -> LegacyTask:
+    def get(self, task_id: object) -> Json:
         return self.all[self._find(task_id, "Task not found")]
 
-    def update(self, task_id: object, status: str, message: str) -> LegacyTask:
+    def update(self, task_id: object, status: str, message: str) -> Json:
         task = self.get(task_id)
         if task["status"] not in UNFINISHED:
             raise RpcError(-32602, f"Cannot change a task in terminal status '{task['status']}'")
@@ -87,7 +87,7 @@ class Tasks:
             raise RpcError(-32602, f"{otherwise}: {task_id}" if isinstance(task_id, str) else otherwise)
         return self._offsets[task_id]
 
-    def result(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    def result(self, method: str, params: Json) -> Json:
         match method:
             case "initialize":
                 return {
@@ -144,7 +144,7 @@ class LegacyServer:
                 if unfinished := [task for task in tasks.all if task["status"] in UNFINISHED]:
                     self.change(tasks, self._rng.choice(unfinished))
 
-    def change(self, tasks: Tasks, task: LegacyTask) -> None:
+    def change(self, tasks: Tasks, task: Json) -> None:
         status = "working" if task["status"] == "input_required" else "input_required"
         tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")
 

@@ -9,13 +9,14 @@ import sys
 import time
 import urllib.request
 from contextlib import AsyncExitStack, ExitStack, suppress
-from typing import Any, Final
+from typing import Final
 
 from gateway import config
 from gateway.app import App
 from gateway.cli import table
 from gateway.cli.mcp_client import Client, Target
-from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, LegacyTask, timestamp
+from gateway.cli.table import Json
+from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, timestamp
 
 CHANGE_EVERY_S: Final = 2.0
 PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free
@@ -59,9 +60,7 @@ async def demo(once: bool) -> int:
     return 0 if right else 1
 
 
-async def show(
-    legacy: LegacyServer, direct: Client, gateway: Client, criteria: dict[str, Any], max_age_s: float
-) -> bool:
+async def show(legacy: LegacyServer, direct: Client, gateway: Client, criteria: Json, max_age_s: float) -> bool:
     """Show one session with the server, by two ways. Returns whether both lead to the same tasks."""
     by_hand, hand_cost = await _by_hand(legacy, direct, criteria)
     first, first_cost = await _listed(legacy, gateway, criteria, "with taskgate: the first time")
@@ -88,16 +87,14 @@ async def show(
     return right
 
 
-async def _by_hand(legacy: LegacyServer, direct: Client, criteria: dict[str, Any]) -> tuple[list[LegacyTask], str]:
+async def _by_hand(legacy: LegacyServer, direct: Client, criteria: Json) -> tuple[list[Json], str]:
     tasks, cost = await _listed(legacy, direct, {}, "by hand: list all pages and filter, each time")
     # The server writes all timestamps in one format, so they can be compared as text.
     found = [t for t in tasks if t["status"] in UNFINISHED and t["createdAt"] >= criteria["createdAfter"]]
     return sorted(found, key=lambda t: (t["lastUpdatedAt"], t["taskId"]), reverse=True), cost
 
 
-async def _listed(
-    legacy: LegacyServer, client: Client, params: dict[str, Any], way: str
-) -> tuple[list[LegacyTask], str]:
+async def _listed(legacy: LegacyServer, client: Client, params: Json, way: str) -> tuple[list[Json], str]:
     """A list, and the line that says what it costs."""
     before = client.requests, client.received_bytes, legacy.counts.total()
     tasks = [task async for page in client.pages(params) for task in page.tasks]
@@ -105,14 +102,14 @@ async def _listed(
     return tasks, _COST.format(way, *(f"{now - then:,}" for now, then in zip(after, before, strict=True)))
 
 
-def _request(gateway: Client, criteria: dict[str, Any], indent: str) -> str:
+def _request(gateway: Client, criteria: Json, indent: str) -> str:
     message = {"jsonrpc": "2.0", "id": gateway.requests, "method": "tasks/list", "params": {}}
     head = json.dumps(message).removesuffix("}}")
     members = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in criteria.items()]
     return indent + head + f"\n{indent}  " + f",\n{indent}  ".join(members) + "}}"
 
 
-def _invitation(gateway: Client, criteria: dict[str, Any], server_url: str, page: str) -> str:
+def _invitation(gateway: Client, criteria: Json, server_url: str, page: str) -> str:
     # curl asks a proxy of the environment even for a loopback address.
     direct = "--noproxy '*' " if urllib.request.getproxies() else ""
     return (
