@@ -90,7 +90,16 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run the command with the process's arguments. Whoever reads its output may stop early."""
+    """Run the command with the process's arguments. Whoever reads its output may stop early.
+
+    Closed standard streams lead nowhere: what is opened next would take their places, and what they get.
+    """
+    for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest number that is free
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
     try:
         with suppress(BrokenPipeError):
             _main()
@@ -103,15 +112,12 @@ def main() -> None:
 
 
 def _main() -> None:
-    _open_closed_streams()
     if sys.argv[1:2] == ["stdio"]:
         _stdio(sys.argv[2:])
     if sys.argv[1:2] in (["try"], ["tasks"]):
         from gateway.cli import tasks_command, try_command  # their HTTP client is no part of the gateway
 
         raise SystemExit((try_command if sys.argv[1] == "try" else tasks_command).run(sys.argv[2:]))
-    from gateway import config  # not before the server of stdio has been started
-
     parser = _arguments()
     given = parser.parse_args(sys.argv[1:])
     if given.command == "demo":
@@ -122,30 +128,7 @@ def _main() -> None:
 
         raise SystemExit(signalled("demo", demo(given.once), failed=1, interrupted=1))
     _fill_in(parser, given)
-    if given.against is not None and (given.config is None or not given.check):
-        parser.error("--against goes with --check and --config")
-    try:
-        settings = _checked(given)
-    except (config.ConfigError, config.StartError) as error:
-        _fail(error, 2)
-    if given.check:
-        from gateway.downstream.host_origin_check import exposed
-        from gateway.errors import printable
-        from gateway.relay.routes import address
-
-        print(f"{printable(str(given.config or 'the flags'))}: valid")
-        for upstream in settings.upstreams:
-            at = address(upstream, settings.listen, settings.tls is not None)
-            print(f"  {at} leads to {upstream.url} ({upstream.name})")
-        if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
-            print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
-        for why in exposed(settings):
-            print(f"  {why}")
-        if settings.guards.own_tasks and settings.store is None:
-            print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
-        return
-    has_file = given.config is not None and str(given.config) != "-"
-    _serve(settings, partial(_read, given) if has_file else None)
+    _serve(given)
 
 
 def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
@@ -163,11 +146,13 @@ def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
     if given.config is not None and (given.listen or given.admin):
         which = named["listen" if given.listen else "admin"]
         parser.error(f"{which} goes with --upstream; a file has its own listen and admin.listen")
+    if given.against is not None and (given.config is None or not given.check):
+        parser.error("--against goes with --check and --config")
     given.config = given.config and Path(given.config)
 
 
 def _checked(given: argparse.Namespace) -> "config.Config":
-    """The configuration that the command starts with. Raises ConfigError or StartError."""
+    """The configuration that the command starts with; --check says where it leads. Raises ConfigError or StartError."""
     from gateway import config
     from gateway.relay import routes
     from gateway.transport import tls
@@ -184,6 +169,20 @@ def _checked(given: argparse.Namespace) -> "config.Config":
         from gateway import store
 
         store.check()
+    if given.check:
+        from gateway.downstream.host_origin_check import exposed
+        from gateway.errors import printable
+
+        print(f"{printable(str(given.config or 'the flags'))}: valid")
+        for upstream in settings.upstreams:
+            at = routes.address(upstream, settings.listen, settings.tls is not None)
+            print(f"  {at} leads to {upstream.url} ({upstream.name})")
+        if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
+            print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
+        for why in exposed(settings):
+            print(f"  {why}")
+        if settings.guards.own_tasks and settings.store is None:
+            print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
     return settings
 
 
@@ -198,9 +197,15 @@ def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "confi
     return msgspec.structs.replace(settings, log=log)
 
 
-def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Config] | None") -> None:
+def _serve(given: argparse.Namespace) -> None:
     from gateway import app, config
 
+    try:
+        settings = _checked(given)
+    except (config.ConfigError, config.StartError) as error:
+        _fail(error, 2)
+    if given.check:
+        return
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
     with suppress(ImportError):
         import uvloop
@@ -209,7 +214,7 @@ def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Co
         loop = type("FineLoop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})
     try:
         with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(app.run(settings, read))
+            runner.run(app.run(settings, partial(_read, given) if str(given.config or "-") != "-" else None))
     except config.StartError as error:
         _fail(error, 1)
 
@@ -254,9 +259,9 @@ def _stdio(arguments: list[str]) -> NoReturn:
     try:
         status = app.run(server, settings or config.StdioConfig(), admin)
     except config.StartError as error:
-        _say(error)
+        with suppress(SystemExit):
+            _fail(error, status := 1)
         server.terminate()
-        status = 1
     child.end_as(status)
 
 
@@ -286,23 +291,9 @@ def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
         raise config.StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
 
-def _open_closed_streams() -> None:
-    """Have closed standard streams lead nowhere. What is opened next would take their places, and what they get."""
-    for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest number that is free
-            setattr(sys, name, os.fdopen(number, mode, closefd=False))
-
-
-def _say(error: Exception | str) -> None:
+def _fail(error: Exception, status: int) -> NoReturn:
     with suppress(OSError):  # nobody reads it
         print(f"taskgate: {error}", file=sys.stderr)
-
-
-def _fail(error: Exception, status: int) -> NoReturn:
-    _say(error)
     raise SystemExit(status) from None
 
 

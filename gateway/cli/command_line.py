@@ -23,6 +23,7 @@ from gateway.errors import shown
 from gateway.operate import log_format
 
 INTERRUPTED: Final = 130
+SESSION_ID: Final = " For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
 _SERVER: Final = """\
   URL                   the server, with its path: http://127.0.0.1:3001/mcp
   -- COMMAND [ARG...]   or the command that starts it, if it speaks over stdio"""

@@ -8,9 +8,9 @@ bytes, and whoever asks has one of time.
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
 
@@ -65,13 +65,11 @@ class _ListedTask(msgspec.Struct):
 
 # What is read of two results. Some servers write `false` in place of what they cannot; mcp-go writes null for no tasks.
 _form: Final = msgspec.defstruct
-_CanTasks = _form("_CanTasks", [("list", Json | bool | None, None)])
-_Can = _form("_Can", [("tasks", _CanTasks | bool | None, None)])
+_Can = _form("_Can", [("tasks", _form("_CanTasks", [("list", Json | bool | None, None)]) | bool | None, None)])
 _Opened = _form(
     "_Opened", [("protocolVersion", str), ("capabilities", _Can | None, None), ("serverInfo", Json | None, None)]
 )
-_total = Annotated[int, msgspec.Meta(ge=0)] | None
-_Meta = _form("_Meta", [("total", _total, None)], rename={"total": "taskgate/total"})
+_Meta = _form("_Meta", [("total", Annotated[int, msgspec.Meta(ge=0)] | None, None)], rename={"total": "taskgate/total"})
 _Listed = _form(
     "_Listed", [("tasks", list[_ListedTask] | None), ("nextCursor", str | None, None), ("_meta", _Meta | None, None)]
 )
@@ -86,7 +84,8 @@ def value_of(data: bytes, form: Any = Json) -> Any:
             value = msgspec.json.decode(jsonrpc.rewritten(data) or data)
         level = [value]
         for _ in range(DEPTH_MAX):
-            level = [inner for each in level for inner in _inside(each)]
+            nested = (each for each in level if isinstance(each, dict | list))
+            level = [*chain.from_iterable(each.values() if isinstance(each, dict) else each for each in nested)]
         if level:
             raise RecursionError
         msgspec.convert(value, form)
@@ -95,10 +94,6 @@ def value_of(data: bytes, form: Any = Json) -> Any:
     except msgspec.MsgspecError as error:
         raise ValueError(shown(str(error))) from None
     return value
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
@@ -288,9 +283,6 @@ def one_line(text: str) -> str:
 
 def _shown(body: bytes) -> str:
     return one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
-
-
-# ---- why a session could not be opened ----
 
 
 async def opened(client: Client, command: str) -> Json:

@@ -46,9 +46,11 @@ def table(tasks: list[Json], columns: int | None = None, marks: Mapping[str, str
     width = max(map(len, ["TASK", *short]))
     yield _TASK.format("TASK", "STATUS", "AGE", "MESSAGE", id=width)
     for task, task_id, shown_id in zip(tasks, ids, short, strict=True):
-        mark, age = (marks or {}).get(task_id, ""), _age(_cell(task, "createdAt"), now)
+        mark, created = (marks or {}).get(task_id, ""), parse_instant(_cell(task, "createdAt"))
+        seconds = 0 if created is None else int(now - EPOCH_UNIX_S - created / 10**9)
+        age = next((f"{seconds // size}{unit}" for size, unit in _AGES if seconds >= size), "0s")
         words = " ".join(filter(None, [mark, _cell(task, "statusMessage")]))
-        row = _TASK.format(shown_id, _cell(task, "status"), age, words, id=width).rstrip()
+        row = _TASK.format(shown_id, _cell(task, "status"), "?" if created is None else age, words, id=width).rstrip()
         ends = [*accumulate(2 if east_asian_width(character) in "WF" else 1 for character in row)]
         fits = len(row) if columns is None else bisect_right(ends, columns)  # some characters take two columns
         yield row if fits == len(row) else row[: fits - 1] + ">"
@@ -62,13 +64,6 @@ def _shortened(ids: list[str]) -> list[str]:
     while len({each[at : at + end] for each in ids}) < len(set(ids)):
         end += 1
     return [".." * bool(at) + each[at : at + end] for each in ids]
-
-
-def _age(created: str, now: float) -> str:
-    if (instant := parse_instant(created)) is None:
-        return "?"
-    seconds = max(0, int(now - EPOCH_UNIX_S - instant / 10**9))
-    return next((f"{seconds // size}{unit}" for size, unit in _AGES if seconds >= size), "0s")
 
 
 def _cell(task: Mapping[str, Any], name: str) -> str:

@@ -16,7 +16,6 @@ from gateway.cli import command_line, table
 from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of, opened
 from gateway.cli.stdio_bridge import behind_gateway
 from gateway.cli.table import Json
-from gateway.cli.verdict import SESSION_ID
 from gateway.config import IndexLimits
 from gateway.query.criteria import CRITERIA, INSTANT, Criterion, NotAllowed
 
@@ -67,7 +66,6 @@ def _value(flags: ArgumentParser, criterion: Criterion, text: str) -> Any:
 async def _show(given: Namespace, criteria: Json) -> int:
     """Print the tasks, as the flags have it. Returns the exit status. Raises NotAnswered, ConfigError, StartError."""
     params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
-    loop = asyncio.get_running_loop()
     async with command_line.server(given) as target:
         try:
             async with AsyncExitStack() as stack, asyncio.timeout(given.seconds) as limit:  # it ends no tidying up
@@ -82,7 +80,7 @@ async def _show(given: Namespace, criteria: Json) -> int:
                     if not given.watch:
                         return 0
                     before, page = {str(task.get("taskId")): task for task in tasks}, None
-                    limit.reschedule(loop.time() + WATCH_S + given.seconds)
+                    limit.reschedule(asyncio.get_running_loop().time() + WATCH_S + given.seconds)
                     await asyncio.sleep(WATCH_S)
         except TimeoutError:
             words = f"{target.name} gave no list within {given.seconds:g} s. --seconds N waits longer"
@@ -106,7 +104,7 @@ async def _begun(
         if declared in (None, False):
             raise NotAnswered(f"{client.target.name} cannot list tasks: it does not declare tasks.list")
         filters = "filter" in object_of(declared)
-        hint = SESSION_ID * bool(client.session_id)
+        hint = command_line.SESSION_ID * bool(client.session_id)
     if not filters:
         client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))
         page = None

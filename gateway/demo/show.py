@@ -13,16 +13,12 @@ from typing import Final
 
 from gateway import config
 from gateway.app import App
-from gateway.cli import table
 from gateway.cli.mcp_client import Client, Target
-from gateway.cli.table import Json
+from gateway.cli.table import Json, table
 from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, timestamp
 
 CHANGE_EVERY_S: Final = 2.0
 PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free
-
-_COLUMNS: Final = 80
-_DAY_MS: Final = 86_400_000
 _COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
 # As it can be typed here: `make run` leaves it out of the PATH.
 _TASKGATE: Final = "taskgate" if shutil.which("taskgate") else os.path.relpath(f"{sys.prefix}/bin/taskgate")
@@ -48,12 +44,12 @@ async def demo(once: bool) -> int:
         client = await stack.enter_async_context(Client(Target(f"http://{listen}/mcp")))
         await client.initialize()
         direct = await stack.enter_async_context(Client(Target(server_url), client.session_id, client.revision))
-        since = timestamp(time.time_ns() // 1_000_000 - _DAY_MS)
-        criteria = {"status": list(UNFINISHED), "createdAfter": since}
+        criteria = {"status": list(UNFINISHED), "createdAfter": timestamp(time.time_ns() // 1_000_000 - 86_400_000)}
         right = await show(legacy, direct, client, criteria, settings.index.max_age)
-        page = f"http://{admin}/"
-        print(_FAREWELL.format(page=page) if once else _invitation(client, criteria, server_url, page))
-        if not once:
+        if once:
+            print(_FAREWELL.format(page=f"http://{admin}/"))
+        else:
+            print(_invitation(client, criteria, server_url, f"http://{admin}/"))
             with suppress(asyncio.CancelledError):
                 await legacy.keep_changing(CHANGE_EVERY_S)
             print("\nStopped.")
@@ -71,7 +67,7 @@ async def show(legacy: LegacyServer, direct: Client, gateway: Client, criteria: 
         "Which tasks of the last 24 hours are not finished? Ask taskgate in front of it:\n\n"
         f"{_request(gateway, criteria, indent='  ')}\n\n"
         f"The answer has {len(first)} tasks, the latest change first:\n",
-        *table.table(first, _COLUMNS),
+        *table(first, 80),
         "\nWhat it costs to know:\n",
         _COST.format("", "requests", "bytes", "requests"),
         _COST.format("", "you send", "you get", "server gets"),
