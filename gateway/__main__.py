@@ -64,20 +64,15 @@ def _arguments() -> argparse.ArgumentParser:
         epilog=f"{_EXAMPLES}\n{', '.join(_VARIABLES.values())}\nstand for their flags.\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the configuration, as config.example.yaml shows it; - is stdin"
-    )
-    parser.add_argument("--upstream", metavar="URL", help="the server to stand in front of; needs no file")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="with --upstream: where clients connect (127.0.0.1:8080)")
-    parser.add_argument("--admin", metavar="HOST:PORT", help="with --upstream: metrics, health, page (127.0.0.1:9090)")
-    parser.add_argument("--log-level", choices=config.LEVELS, help="overrides log.level of the configuration")
-    parser.add_argument(
-        "--against", type=Path, metavar="FILE", help="with --check: the configuration of the gateway that runs"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="check the configuration and exit: 0 if it is valid, 2 if not"
-    )
-    parser.add_argument("--version", action="version", version=f"taskgate {version('taskgate')}")
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="the configuration, as config.example.yaml shows it; - is stdin")
+    add("--upstream", metavar="URL", help="the server to stand in front of; needs no file")
+    add("--listen", metavar="HOST:PORT", help="with --upstream: where clients connect (127.0.0.1:8080)")
+    add("--admin", metavar="HOST:PORT", help="with --upstream: metrics, health, page (127.0.0.1:9090)")
+    add("--log-level", choices=config.LEVELS, help="overrides log.level of the configuration")
+    add("--against", type=Path, metavar="FILE", help="with --check: the configuration of the gateway that runs")
+    add("--check", action="store_true", help="check the configuration and exit: 0 if it is valid, 2 if not")
+    add("--version", action="version", version=f"taskgate {version('taskgate')}")
     commands = parser.add_subparsers(prog="taskgate", dest="command", title="commands", metavar="")
     commands.add_parser("stdio", help="start a server that speaks over standard input and output, in front of it")
     commands.add_parser("try", help="say whether it helps at a server, and what a list of tasks costs there")
@@ -95,11 +90,19 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run the command with the process's arguments. Whoever reads its output may stop early."""
+    """Run the command with the process's arguments. Whoever reads its output may stop early.
+
+    Closed standard streams lead nowhere: what is opened next would take their places, and what they get.
+    """
+    for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest number that is free
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
     try:
-        _main()
-    except BrokenPipeError:
-        pass
+        with suppress(BrokenPipeError):
+            _main()
     finally:
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -109,49 +112,23 @@ def main() -> None:
 
 
 def _main() -> None:
-    _open_closed_streams()
     if sys.argv[1:2] == ["stdio"]:
         _stdio(sys.argv[2:])
     if sys.argv[1:2] in (["try"], ["tasks"]):
-        from gateway.cli import command_line  # its HTTP client is no part of the gateway
+        from gateway.cli import tasks_command, try_command  # their HTTP client is no part of the gateway
 
-        run = command_line.run_try if sys.argv[1] == "try" else command_line.run_tasks
-        raise SystemExit(run(sys.argv[2:]))
-    from gateway import config  # not before the server of stdio has been started
-
+        raise SystemExit((try_command if sys.argv[1] == "try" else tasks_command).run(sys.argv[2:]))
     parser = _arguments()
     given = parser.parse_args(sys.argv[1:])
     if given.command == "demo":
         if any(value for name, value in vars(given).items() if name not in ("command", "once")):
             parser.error("demo has its own configuration: it goes with none of the other flags")
-        from gateway.demo import show  # its HTTP client is no part of the gateway
+        from gateway.cli.command_line import signalled  # its HTTP client is no part of the gateway
+        from gateway.demo.show import demo
 
-        raise SystemExit(show.run(given.once))
+        raise SystemExit(signalled("demo", demo(given.once), failed=1, interrupted=1))
     _fill_in(parser, given)
-    if given.against is not None and (given.config is None or not given.check):
-        parser.error("--against goes with --check and --config")
-    try:
-        settings = _checked(given)
-    except (config.ConfigError, config.StartError) as error:
-        _fail(error, 2)
-    if given.check:
-        from gateway.downstream.host_origin_check import exposed
-        from gateway.errors import printable
-        from gateway.relay.routes import address
-
-        print(f"{printable(str(given.config or 'the flags'))}: valid")
-        for upstream in settings.upstreams:
-            at = address(upstream, settings.listen, settings.tls is not None)
-            print(f"  {at} leads to {upstream.url} ({upstream.name})")
-        if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
-            print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
-        for why in exposed(settings):
-            print(f"  {why}")
-        if settings.guards.own_tasks and settings.store is None:
-            print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
-        return
-    has_file = given.config is not None and str(given.config) != "-"
-    _serve(settings, partial(_read, given) if has_file else None)
+    _serve(given)
 
 
 def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
@@ -169,18 +146,19 @@ def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
     if given.config is not None and (given.listen or given.admin):
         which = named["listen" if given.listen else "admin"]
         parser.error(f"{which} goes with --upstream; a file has its own listen and admin.listen")
+    if given.against is not None and (given.config is None or not given.check):
+        parser.error("--against goes with --check and --config")
     given.config = given.config and Path(given.config)
 
 
 def _checked(given: argparse.Namespace) -> "config.Config":
-    """The configuration that the command starts with. Raises ConfigError or StartError."""
+    """The configuration that the command starts with; --check says where it leads. Raises ConfigError or StartError."""
     from gateway import config
     from gateway.relay import routes
     from gateway.transport import tls
 
-    in_force = None
-    if given.against is not None:  # a copy kept elsewhere: its relative names start from the original's folder
-        in_force = config.load(given.against, folder=given.config.parent)
+    # A copy kept elsewhere: its relative names start from the original's folder.
+    in_force = given.against and config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
     routes.check(settings)
     tls.check(settings)
@@ -191,6 +169,20 @@ def _checked(given: argparse.Namespace) -> "config.Config":
         from gateway import store
 
         store.check()
+    if given.check:
+        from gateway.downstream.host_origin_check import exposed
+        from gateway.errors import printable
+
+        print(f"{printable(str(given.config or 'the flags'))}: valid")
+        for upstream in settings.upstreams:
+            at = routes.address(upstream, settings.listen, settings.tls is not None)
+            print(f"  {at} leads to {upstream.url} ({upstream.name})")
+        if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
+            print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
+        for why in exposed(settings):
+            print(f"  {why}")
+        if settings.guards.own_tasks and settings.store is None:
+            print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
     return settings
 
 
@@ -199,21 +191,30 @@ def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "confi
 
     from gateway import config
 
-    if given.config is not None:
-        settings = config.load(given.config, in_force)
-    else:
-        settings = config.for_upstream(given.upstream, given.listen, given.admin)
-    if given.log_level is None:
-        return settings
-    return msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, level=given.log_level))
+    of_flags = given.upstream, given.listen, given.admin
+    settings = config.load(given.config, in_force) if given.config else config.for_upstream(*of_flags)
+    log = msgspec.structs.replace(settings.log, level=given.log_level or settings.log.level)
+    return msgspec.structs.replace(settings, log=log)
 
 
-def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Config] | None") -> None:
+def _serve(given: argparse.Namespace) -> None:
     from gateway import app, config
 
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(app.run(settings, read))
+        settings = _checked(given)
+    except (config.ConfigError, config.StartError) as error:
+        _fail(error, 2)
+    if given.check:
+        return
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        import uvloop
+
+        # uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9).
+        loop = type("FineLoop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})
+    try:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(app.run(settings, partial(_read, given) if str(given.config or "-") != "-" else None))
     except config.StartError as error:
         _fail(error, 1)
 
@@ -238,7 +239,16 @@ def _stdio(arguments: list[str]) -> NoReturn:
         parser.error("the command that starts the server is needed, behind --")
     from gateway.stdio import child
 
-    settings, admin = _of_stdio(given) if given.config or given.admin else (None, None)
+    settings = admin = None
+    if given.config or given.admin:
+        from gateway import config
+
+        try:
+            settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
+            _check_traces(settings)
+            admin = config.admin_address(given.admin) if given.admin is not None else None
+        except (config.ConfigError, config.StartError) as error:
+            _fail(error, 2)
     try:
         server = child.Child(command)
     except child.NotStarted as error:
@@ -249,9 +259,9 @@ def _stdio(arguments: list[str]) -> NoReturn:
     try:
         status = app.run(server, settings or config.StdioConfig(), admin)
     except config.StartError as error:
-        _say(error)
+        with suppress(SystemExit):
+            _fail(error, status := 1)
         server.terminate()
-        status = 1
     child.end_as(status)
 
 
@@ -265,27 +275,15 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at:]
 
 
-def _of_stdio(given: argparse.Namespace) -> "tuple[config.StdioConfig, config.Address | None]":
-    from gateway import config
-
-    try:
-        settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
-        _check_traces(settings)
-        return settings, config.admin_address(given.admin) if given.admin is not None else None
-    except (config.ConfigError, config.StartError) as error:
-        _fail(error, 2)
-
-
 def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
     """Raise StartError unless configured traces have their packages, and values that OpenTelemetry allows."""
-    if settings.traces is None:
-        return
     from gateway import config
 
     try:
-        from gateway.operate.traces import Tracing
+        if settings.traces is not None:
+            from gateway.operate.traces import Tracing
 
-        Tracing.check(settings.traces.endpoint)
+            Tracing.check(settings.traces.endpoint)
     except ImportError as error:
         why = f"traces: its packages are missing; install taskgate with the extra otel: {error}"
         raise config.StartError(why) from None
@@ -293,38 +291,10 @@ def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
         raise config.StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
 
-def _open_closed_streams() -> None:
-    """Have closed standard streams lead nowhere. What is opened next would take their places, and what they get."""
-    for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest number that is free
-            setattr(sys, name, os.fdopen(number, mode, closefd=False))
-
-
-def _say(error: Exception | str) -> None:
+def _fail(error: Exception, status: int) -> NoReturn:
     with suppress(OSError):  # nobody reads it
         print(f"taskgate: {error}", file=sys.stderr)
-
-
-def _fail(error: Exception, status: int) -> NoReturn:
-    _say(error)
     raise SystemExit(status) from None
-
-
-def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
-    try:
-        import uvloop
-    except ImportError:
-        return None
-
-    class FineLoop(uvloop.Loop):
-        """uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9)."""
-
-        time = staticmethod(time.monotonic)
-
-    return FineLoop
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Callable, Container
 from contextlib import AsyncExitStack
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any
 
 from gateway.config import Address, Config, ConfigError, StartError
 from gateway.downstream import host_origin_check
-from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener, are_exhausted, connections_kept
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.guards import guards_of
@@ -28,10 +28,7 @@ from gateway.owners.seen_ids import IDLE_S
 from gateway.proxy import Proxy
 from gateway.relay import routes
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
-from gateway.transport import tls
-from gateway.transport.base_connection import Links
-from gateway.transport.log_rate_limit import LogLimit
-from gateway.transport.memory_budget import Buffers
+from gateway.transport import base_connection, log_rate_limit, memory_budget, tls
 from gateway.upstream.upstreams import Pools
 
 if TYPE_CHECKING:
@@ -50,58 +47,55 @@ class App:
         self._loop = asyncio.get_running_loop()
         clock = self._loop.time
         self._ending = AsyncExitStack()  # what ends with the gateway, the last first
-        self._metrics = Metrics()
+        self.metrics = Metrics()
         self._make_log: Callable[..., AccessLog] = AccessLog
         # What only a configured collector or store needs is imported only for one.
         if config.traces is not None:
             from gateway.operate.traces import Tracing
 
             tracing = Tracing(config.traces.endpoint)
-            self._metrics, self._make_log = tracing.metrics(), tracing.access_log
+            self.metrics, self._make_log = tracing.metrics(), tracing.access_log
             self._ending.push_async_callback(tracing.close)
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
         if config.store is not None:
             from gateway.store import redis_store, replicas
 
-            self._store = redis_store.RedisStore(config.store, self._metrics.store_failed)
+            self._store = redis_store.RedisStore(config.store, self.metrics.store_failed)
             self._shared = replicas.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
         self._sessions = self._shared or Sessions(config.index, CapabilityCache(clock), clock, config.guards.own_tasks)
-        self._links = Links()
-        self._buffers = Buffers(config.limits.held_bytes_max)
-        self._pools = Pools(self._buffers, self._links, self._metrics.responses)
+        self._links = base_connection.Links()
+        self._buffers = memory_budget.Buffers(config.limits.held_bytes_max)
+        self._pools = Pools(self._buffers, self._links, self.metrics.responses)
         self._guards = guards_of(config.guards, clock)
-        self._failed = LogLimit(clock)
+        self._failed = log_rate_limit.LogLimit(clock)
         self._apply(config, *tls.taken(config, {}))
-        counts = self._metrics.connection_refused, self._metrics.handshake_failed
-        self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, *counts)
-        self._metrics.gauges(self._gauges)
+        counts = self.metrics.connection_refused, self.metrics.handshake_failed
+        self._listener = Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
+        self.metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None
         self._listens_at = config.listen  # with the port really taken, once it listens
-        self._raises_descriptors = False
+        self._connections_kept: Callable[[int], int] = int  # of those that are allowed
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
         self._sweeper: asyncio.Task[None] | None = None
 
     def _apply(self, config: Config, valid: dict[str, tls.Validity], certified: Container[str]) -> None:
         """Make the parts that depend on the configuration. `valid` and `certified` are as of `tls.taken`."""
         changed = config.changed_from(self._config, "url", "socket")
-        self._metrics.serves([u.name for u in config.upstreams], config.metrics.tasks, changed)
-        self._sessions.lives = self._metrics.lives
+        self.metrics.serves([u.name for u in config.upstreams], config.metrics.tasks, changed)
+        self._sessions.lives = self.metrics.lives
         if self._store is not None:
             idle_s = 2 * IDLE_S if config.guards.own_tasks else config.index.idle_timeout
             self._store.serves(config.upstreams, CAPABILITIES_IDLE_S, idle_s)
         self._pools.serve(self._config, config, certified)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
-        metrics = self._metrics
+        metrics = self.metrics
         access_log = self._make_log(metrics, config.log, self._failed)
         self._proxy = Proxy(config, self._pools.of, self._links, self._sessions, self._guards, metrics, access_log)
         self._certificates = valid
         self._config = config
-
-    def handle(self, exchange: Exchange) -> Awaitable[None]:
-        return self._proxy.handle(exchange)  # a reload changes the proxy
 
     def _gauges(self) -> dict[str, Gauge]:
         store = {} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}
@@ -121,11 +115,6 @@ class App:
             ),
         }
 
-    @property
-    def asked(self) -> int:
-        """How many requests have gone to all upstreams together."""
-        return self._metrics.made()
-
     async def start(self) -> None:
         """Listen. Raises StartError."""
         config = self._config
@@ -140,18 +129,17 @@ class App:
         if not config.listen.path:
             self._listens_at = Address(config.listen.host, self._server.sockets[0].getsockname()[1])
         if config.admin is not None:
-            address = config.admin.listen
-            runner = await admin_listener.serve(
-                "admin.listen", address, self._metrics, lambda: self._config, self._facts
-            )
+            at, metrics = config.admin.listen, self.metrics
+            runner = await admin_listener.serve("admin.listen", at, metrics, lambda: self._config, self._facts)
             self._ending.push_async_callback(runner.cleanup)
         self._sweeper = asyncio.create_task(self._sweep())
+        self._ending.callback(self._sweeper.cancel)
         self._pools.probe()
         page_at = {} if config.admin is None else {"page": f"http://{config.admin.listen.here}/"}
         for upstream in config.upstreams:
-            at = routes.address(upstream, self._listens_at, config.tls is not None)
+            address = routes.address(upstream, self._listens_at, config.tls is not None)
             hint = {"hint": "url has no path; most servers are at /mcp"} if upstream.url.path == "/" else {}
-            log.info("serving", extra={"address": at, "upstream": upstream.name, **page_at, **hint})
+            log.info("serving", extra={"address": address, "upstream": upstream.name, **page_at, **hint})
         for why in host_origin_check.exposed(config):
             log.info("open to other machines", extra={"why": why})
 
@@ -161,12 +149,11 @@ class App:
         if listen.path:
             admin_listener.check_unused(listen.path)
             server = await loop.create_unix_server(protocol, listen.path, backlog=_BACKLOG, start_serving=plain)
-        elif listen.host == "::":
-            both = socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)
-            server = await loop.create_server(protocol, sock=both, backlog=_BACKLOG, start_serving=plain)
         else:
-            at = listen.host, listen.port
-            server = await loop.create_server(protocol, *at, backlog=_BACKLOG, start_serving=plain)
+            at: dict[str, Any] = {"host": listen.host, "port": listen.port}
+            if listen.host == "::":
+                at = {"sock": socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)}
+            server = await loop.create_server(protocol, **at, backlog=_BACKLOG, start_serving=plain)
         return server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
 
     def _facts(self) -> status_page.Facts:
@@ -189,8 +176,8 @@ class App:
             self._pools.sweep(now)
             self._sessions.expire()
             self._failed.sweep()
-            if self._metrics.lives is not None:
-                self._metrics.lives.sweep()
+            if self.metrics.lives is not None:
+                self.metrics.lives.sweep()
             if are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
 
@@ -204,7 +191,7 @@ class App:
             if config.tls is not None and self._tls is not None and "" not in certified:
                 self._tls.load_cert_chain(config.tls.certificate, config.tls.key)  # renewed, under the same names
         except (ConfigError, StartError, OSError) as error:
-            self._metrics.reloaded(succeeded=False)
+            self.metrics.reloaded(succeeded=False)
             log.error("reload refused, nothing has changed", extra={"why": str(error)})
             return
         log_format.set_up(config.log)
@@ -212,38 +199,33 @@ class App:
         self._sessions.take_over(config.index, config.changed_from(self._config, "url", "socket", "identity_headers"))
         self._apply(config, valid, certified)
         self._listener.heads.end()
-        self._listener.heads = self._proxy.heads
+        self._listener.handle, self._listener.heads = self._proxy.handle, self._proxy.heads
         self._listener.limits = config.limits
-        self._listener.connections_max = config.limits.connections_max
+        self._listener.connections_max = self._connections_kept(config.limits.connections_max)
         self._buffers.resize(config.limits.held_bytes_max)
-        if self._raises_descriptors:
-            self.raise_descriptors()
         self._pools.probe()
-        self._metrics.reloaded(succeeded=True)
+        self.metrics.reloaded(succeeded=True)
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
 
     async def stop(self) -> None:
         """Be no longer ready, wait for `shutdown_delay`, take no new connections, let answers end, close all."""
         limits, now = self._config.limits, time()
         self._draining = (now, now + limits.shutdown_delay + limits.drain_timeout)
-        if has_begun := self._sweeper is not None:
+        if self._sweeper is not None:
             log.info("draining", extra={"connections": len(self._listener.connections)})
-        if self._server is not None and limits.shutdown_delay:
-            await asyncio.sleep(limits.shutdown_delay)
         if self._server is not None:
+            await asyncio.sleep(limits.shutdown_delay)
             self._server.close()
         await self._listener.drain(limits.drain_timeout)
-        if self._sweeper is not None:
-            self._sweeper.cancel()
         self._pools.stop()
         await self._ending.aclose()
         self._failed.flush()
-        if has_begun:
+        if self._sweeper is not None:
             log.info("stopped")
 
     def raise_descriptors(self) -> None:
         """Raise the process's limit of open files to what its connections need, now and after each reload."""
-        self._raises_descriptors = True
+        self._connections_kept = connections_kept
         self._listener.connections_max = connections_kept(self._config.limits.connections_max)
 
     def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -265,11 +247,8 @@ async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    if read is not None:
-        loop.add_signal_handler(signal.SIGHUP, app.reload, read)
-    else:
-        why = "SIGHUP does nothing: there is no configuration file to read again"
-        loop.add_signal_handler(signal.SIGHUP, log.info, why)
+    why = "SIGHUP does nothing: there is no configuration file to read again"
+    loop.add_signal_handler(signal.SIGHUP, partial(app.reload, read) if read is not None else partial(log.info, why))
     try:
         await app.start()
         app.raise_descriptors()

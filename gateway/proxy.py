@@ -4,7 +4,7 @@
     `Host` or `Origin` not allowed        403                              downstream/host_origin_check.py
     for no upstream                       404                              relay/routes.py
     too many task operations              429, if configured               guards.py
-    another's task                        an error, if configured          own_tasks.py
+    another's task                        an error, if configured          own_tasks_guard.py
     a filtered `tasks/list`               answered                         refresh/answer.py
     everything else                       relayed                          relay/pump.py
                                           and watched on its way           interceptor.py
@@ -53,9 +53,8 @@ class Proxy:
         self._admission = Admission(config, pools, links)
         self.heads = self._admission.heads
         self._guards = guards
-        self._own: OwnTasksGuard | None = None
-        if sessions.own is not None:
-            self._own = OwnTasksGuard(sessions.own, sessions, config.limits.inspected_body_bytes_max)
+        own, bytes_max = sessions.own, config.limits.inspected_body_bytes_max
+        self._own = None if own is None else OwnTasksGuard(own, sessions, bytes_max)
         self._answerer = Answerer(sessions, config.index, metrics, asyncio.get_running_loop().time)
 
     async def handle(self, exchange: Exchange) -> None:

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, NoReturn
 from uuid import uuid4
 
 from gateway.__main__ import main
-from gateway.cli import command_line  # noqa: F401 (what a fresh process would import first)
+from gateway.cli import tasks_command, try_command  # noqa: F401 (what a fresh process would import first)
 from gateway.stdio.stdio_proxy import StdioProxy  # noqa: F401 (likewise)
 from tests.launch import NO_AUTHORITIES, POLL_S, ROOT, RUN_S, Running, spawned
 

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.cli.mcp_client import Client, NotAnswered, Target
 from gateway.demo.legacy import UNFINISHED, LegacyServer, history, timestamp
-from gateway.demo.show import PORTS, Comparison, show
+from gateway.demo.show import PORTS, show
 from tests.launch import ROOT, command
 from tests.tools import tool
 
@@ -163,7 +163,7 @@ async def test_only_what_has_not_finished_keeps_changing() -> None:
 async def test_answers_that_are_not_those_found_by_hand_are_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     """The server stands where the gateway should: it does not filter."""
     async with serving(240) as (server, client):
-        assert not await show(Comparison(server, client, client), server, 0.0)
+        assert not await show(server, client, client, {"createdAfter": ""}, 0.0)
     assert "WRONG: taskgate's answers are not those found by hand." in capsys.readouterr().out
 
 

@@ -2,13 +2,10 @@
 
 Nothing that serves imports this room. It may know the rest of the gateway.
 
-command_line    the two command lines
-exit_status     how a command ends
-mcp_client      the client: requests, answers, sessions, and the words for what fails
-diagnosis       what went wrong where a session could not be opened
+command_line    what the two command lines have in common; how a command ends
+mcp_client      the client: requests, answers, sessions; what went wrong where one could not be opened
 stdio_bridge    a command behind a bridge; a gateway in front of any server
-verdict         what lists and costs say, and the verdict
-try_command     `try`: what is asked, in which order
-tasks_command   `tasks`: the list, once or again and again
+try_command     `try`: its flags, what is asked in which order, what lists and costs say, and the verdict
+tasks_command   `tasks`: its flags; the list, once or again and again
 table           tasks as a table for a terminal
 """

@@ -6,9 +6,11 @@ bytes, and whoever asks has one of time.
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
 
@@ -16,7 +18,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from gateway.cli.table import SHOWN_CHARS_MAX, shown
+from gateway.cli.table import SHOWN_CHARS_MAX, Json, shown
+from gateway.http.addresses import misplaced
 from gateway.mcp import jsonrpc, sse
 from gateway.transport.tls import unreachable, unusable
 
@@ -28,7 +31,15 @@ REDIRECTS_MAX: Final = 5
 RESUMED_MAX: Final = 50  # times that one answer is fetched on, where a server closes its streams
 RETRY_S_MAX: Final = 5.0
 CLOSING_S: Final = 3.0
-_ACCEPT: Final = "application/json, text/event-stream"
+_numbers: Final = count(1)  # the ids of requests: a command has one session for all clients
+_PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
+_LOOK_S: Final = 3.0  # for each request that looks for the reason of a failure
+_NEXT: Final = "2026-07-28"
+_OLD: Final = "speaks HTTP+SSE of 2024-11-05, the old transport, and not Streamable HTTP"
+_METADATA: Final = re.compile(r'resource_metadata="([^"]*)"')
+_WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+_DOCUMENT_BYTES_MAX: Final = 2**20
+_Metadata: Final = msgspec.defstruct("_Metadata", [("authorization_servers", list[str] | None, None)])
 
 
 class NotAnswered(Exception):
@@ -42,25 +53,9 @@ class NotAnswered(Exception):
 class TaskPage(NamedTuple):
     """A page of a list: its tasks, the cursor of the next one, and how many there are if a gateway says so."""
 
-    tasks: list[dict[str, Any]]
+    tasks: list[Json]
     cursor: Any
     total: int | None
-
-
-class _TasksCapability(msgspec.Struct):
-    """The capability `tasks`; some servers write `false` in place of what they cannot."""
-
-    list: dict[str, Any] | bool | None = None
-
-
-class _Capabilities(msgspec.Struct):
-    tasks: _TasksCapability | bool | None = None
-
-
-class _Opened(msgspec.Struct):
-    protocolVersion: str
-    capabilities: _Capabilities | None = None
-    serverInfo: dict[str, Any] | None = None
 
 
 class _ListedTask(msgspec.Struct):
@@ -68,19 +63,19 @@ class _ListedTask(msgspec.Struct):
     status: str
 
 
-class _Meta(msgspec.Struct):
-    total: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(default=None, name="taskgate/total")
+# What is read of two results. Some servers write `false` in place of what they cannot; mcp-go writes null for no tasks.
+_form: Final = msgspec.defstruct
+_Can = _form("_Can", [("tasks", _form("_CanTasks", [("list", Json | bool | None, None)]) | bool | None, None)])
+_Opened = _form(
+    "_Opened", [("protocolVersion", str), ("capabilities", _Can | None, None), ("serverInfo", Json | None, None)]
+)
+_Meta = _form("_Meta", [("total", Annotated[int, msgspec.Meta(ge=0)] | None, None)], rename={"total": "taskgate/total"})
+_Listed = _form(
+    "_Listed", [("tasks", list[_ListedTask] | None), ("nextCursor", str | None, None), ("_meta", _Meta | None, None)]
+)
 
 
-class _Listed(msgspec.Struct):
-    """What is read of the result of `tasks/list`; mcp-go writes null for no tasks."""
-
-    tasks: list[_ListedTask] | None
-    nextCursor: str | None = None
-    meta: _Meta | None = msgspec.field(default=None, name="_meta")
-
-
-def value_of(data: bytes, form: Any = dict[str, Any]) -> Any:
+def value_of(data: bytes, form: Any = Json) -> Any:
     """The value of JSON, of which `form` is a part. Raises ValueError, whose text says what is wrong, and where."""
     try:
         try:
@@ -89,12 +84,8 @@ def value_of(data: bytes, form: Any = dict[str, Any]) -> Any:
             value = msgspec.json.decode(jsonrpc.rewritten(data) or data)
         level = [value]
         for _ in range(DEPTH_MAX):
-            level = [
-                inner
-                for each in level
-                if isinstance(each, dict | list)
-                for inner in (each.values() if isinstance(each, dict) else each)
-            ]
+            nested = (each for each in level if isinstance(each, dict | list))
+            level = [*chain.from_iterable(each.values() if isinstance(each, dict) else each for each in nested)]
         if level:
             raise RecursionError
         msgspec.convert(value, form)
@@ -115,7 +106,7 @@ async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-def object_of(value: Any) -> dict[str, Any]:
+def object_of(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
@@ -132,17 +123,6 @@ class Target(NamedTuple):
     def name(self) -> str:
         return self.command or self.url
 
-    def connector(self) -> aiohttp.BaseConnector:
-        """Connections to it. Raises NotAnswered if `ca` cannot be used."""
-        if self.socket is not None:
-            return aiohttp.UnixConnector(self.socket)
-        if not self.url.startswith("https:"):
-            return aiohttp.TCPConnector()
-        try:
-            return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca))
-        except OSError as error:
-            raise NotAnswered(f"--{unusable(error, ca=self.ca)}") from None
-
 
 class Client:
     """One session, or none if the server has none. Raises NotAnswered if there can be no connections."""
@@ -153,7 +133,12 @@ class Client:
         self.revision = revision
         self.requests = 0
         self.received_bytes = 0
-        self.http = aiohttp.ClientSession(connector=target.connector(), timeout=aiohttp.ClientTimeout())
+        try:
+            tls = ssl.create_default_context(cafile=target.ca) if target.url.startswith("https:") else True
+        except OSError as error:
+            raise NotAnswered(f"--{unusable(error, ca=target.ca)}") from None
+        to = aiohttp.UnixConnector(target.socket) if target.socket is not None else aiohttp.TCPConnector(ssl=tls)
+        self.http = aiohttp.ClientSession(connector=to, timeout=aiohttp.ClientTimeout())
         self._opened = False
 
     async def __aenter__(self) -> Self:
@@ -168,7 +153,7 @@ class Client:
         finally:
             await self.http.close()
 
-    async def initialize(self) -> dict[str, Any]:
+    async def initialize(self) -> Json:
         """Open a session. Returns the result of `initialize`. Raises NotAnswered."""
         params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": INFO}
         said = await self.ask("initialize", params, _Opened)
@@ -177,10 +162,9 @@ class Client:
         (await self._send("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"})).release()
         return said
 
-    async def ask(self, method: str, params: Mapping[str, Any], form: Any = dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, method: str, params: Mapping[str, Any], form: Any = Json) -> Json:
         """The result of a request, of which `form` is a part. Raises NotAnswered."""
-        self.requests += 1
-        number = self.requests
+        self.requests, number = self.requests + 1, next(_numbers)
         response = await self._send("POST", {"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         url, status, fields = self.target.name, response.status, response.headers
         try:
@@ -197,12 +181,15 @@ class Client:
             raise NotAnswered(f"{url}{how}: {_shown(answer)}", status, fields=fields)
         raw = bytes(answer.result)
         if not raw:
-            code = jsonrpc.error_code(answer) or 0
-            words = f"{url} refuses {method}: {_said(answer.error)} ({code})"
-            raise NotAnswered(words, status, code, fields)
+            code, said = jsonrpc.error_code(answer) or 0, bytes(jsonrpc.member(answer.error, "message"))
+            try:
+                words = one_line(value_of(said or b'"no words"', str))
+            except ValueError:
+                words = f"no words but {_shown(bytes(answer.error))}"
+            raise NotAnswered(f"{url} refuses {method}: {words} ({code})", status, code, fields)
         self.received_bytes += len(raw)
         try:
-            result: dict[str, Any] = value_of(raw, form)
+            result: Json = value_of(raw, form)
         except ValueError as error:
             raise NotAnswered(f"{url} answered {method} with a wrong result: {error}; it began {_shown(raw)}") from None
         return result
@@ -235,30 +222,26 @@ class Client:
                 message = jsonrpc.parse(event.data or b"") if event.is_message else None
                 if message is not None and message.is_response and jsonrpc.same_id(message.id, b"%d" % number):
                     return message
-                last_id = event.id.decode(errors="replace") if event.id is not None else last_id
-                retry_s = event.retry_ms / 1000 if event.retry_ms is not None else retry_s
+                last_id = last_id if event.id is None else event.id.decode(errors="replace")
+                retry_s = retry_s if event.retry_ms is None else event.retry_ms / 1000
             response.release()
             if not last_id:
                 return b"an event stream without the answer"
             await asyncio.sleep(min(retry_s, RETRY_S_MAX))
-            response = await self._send("GET", more={"Last-Event-ID": last_id})
+            response = await self._send("GET", last_id=last_id)
         return b"an event stream that was closed again and again"
 
-    async def _send(
-        self, method: str, message: object = None, more: Mapping[str, str] | None = None
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, method: str, message: object = None, last_id: str = "") -> aiohttp.ClientResponse:
         """The response to any request, its body not yet read. Raises NotAnswered."""
-        fields = {"Accept": _ACCEPT, **self.target.fields, **(more or {})}
-        if self.session_id:
-            fields["Mcp-Session-Id"] = self.session_id
-        if self.revision:
-            fields["Mcp-Protocol-Version"] = self.revision
+        own = {"Last-Event-ID": last_id, "Mcp-Session-Id": self.session_id, "Mcp-Protocol-Version": self.revision}
+        given = {name: value for name, value in own.items() if value}
+        fields = {"Accept": "application/json, text/event-stream", **self.target.fields, **given}
         for _ in range(REDIRECTS_MAX):
             url = URL(self.target.url, encoded=True)
             try:
                 response = await self.http.request(method, url, json=message, headers=fields, allow_redirects=False)
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                raise NotAnswered(why(self.target.url, error)) from None
+                raise NotAnswered(_unasked(self.target.url, error)) from None
             location = response.headers.get("Location", "")
             if response.status not in (301, 302, 307, 308) or not location:
                 return response
@@ -281,7 +264,7 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[sse.Event]:
             yield event
 
 
-def why(url: str, error: BaseException) -> str:
+def _unasked(url: str, error: BaseException) -> str:
     """In words, why an address could not be asked."""
     at = URL(url)
     found = getattr(error, "certificate_error", getattr(error, "os_error", None))  # aiohttp's have nothing in common
@@ -302,8 +285,85 @@ def _shown(body: bytes) -> str:
     return one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
 
 
-def _said(error: msgspec.Raw) -> str:
+async def opened(client: Client, command: str) -> Json:
+    """Open a session. Returns the result of `initialize`. `command` is that of taskgate. Raises NotAnswered."""
     try:
-        return one_line(value_of(bytes(jsonrpc.member(error, "message")) or b'"no words"', str))
-    except ValueError:
-        return f"no words but {_shown(bytes(error))}"
+        return await client.initialize()
+    except NotAnswered as refused:
+        words = await _why(client, command, refused)
+        raise NotAnswered(words) from None
+
+
+async def _why(client: Client, command: str, refused: NotAnswered) -> str:
+    url, status = client.target.url, refused.status
+    if client.target.socket is not None or status in (0, 300):
+        return str(refused)
+    if status in (401, 403):
+        return f"{url} asks for a login ({status}). {await _authority(client, refused)}"
+    if await _is_next(client):
+        return f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there"
+    if refused.code:
+        return str(refused)
+    others = [each for path in _PATHS if (each := str(URL(url).with_path(path))) != url]
+    if found := [each for each in others if await _is_mcp(client, each)]:
+        there = " or ".join(f"taskgate {command} {each}" for each in found)
+        return f"{url} is not MCP, but another path of it is: {there}"
+    for old, where in ((url, ""), (str(URL(url).with_path("/sse")), " is not MCP, but /sse there")):
+        if await _is_old(client, old):
+            return f"{url}{where} {_OLD}: taskgate passes it on, and filters nothing there"
+    said = misplaced(status, "", url, URL(url).path)  # of a 404; redirects were followed
+    hint = f"; {said}" if said else ""
+    return f"{refused}{hint}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there."
+
+
+async def _is_mcp(client: Client, url: str) -> bool:
+    try:
+        async with Client(client.target._replace(url=url)) as other, asyncio.timeout(_LOOK_S):
+            await other.initialize()
+    except (NotAnswered, TimeoutError) as refused:
+        return isinstance(refused, NotAnswered) and refused.status in (401, 403)
+    return True
+
+
+async def _is_old(client: Client, url: str) -> bool:
+    """Whether this is the stream of the transport of 2024-11-05, by its first event."""
+    fields = {**client.target.fields, "Accept": "text/event-stream"}
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(_LOOK_S), client.http.get(url, headers=fields, allow_redirects=False) as response:
+            if response.status == 200 and response.content_type == "text/event-stream":
+                async for event in events(response):
+                    if event.data is not None:
+                        return event.is_endpoint
+    return False
+
+
+async def _is_next(client: Client) -> bool:
+    """Whether this server speaks revision 2026-07-28."""
+    meta = {"io.modelcontextprotocol/protocolVersion": _NEXT, "io.modelcontextprotocol/clientCapabilities": {}}
+    target = client.target._replace(fields={**client.target.fields, "Mcp-Method": "server/discover"})
+    with suppress(NotAnswered, TimeoutError):
+        async with Client(target, revision=_NEXT) as other, asyncio.timeout(_LOOK_S):
+            said = await other.ask("server/discover", {"_meta": meta})
+            return _NEXT in str(said.get("supportedVersions"))
+    return False
+
+
+async def _authority(client: Client, refused: NotAnswered) -> str:
+    """Which authorization server gives a token, and how to bring it."""
+    url = URL(client.target.url)
+    said = _METADATA.search(refused.fields.get("WWW-Authenticate", ""))
+    candidates = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
+    who = "It does not say which server gives tokens."
+    for candidate in candidates:
+        document = b""
+        with suppress(aiohttp.ClientError, TimeoutError, ValueError):
+            async with asyncio.timeout(_LOOK_S), client.http.get(candidate, allow_redirects=False) as response:
+                if response.status == 200:
+                    document = await body_of(response, _DOCUMENT_BYTES_MAX)
+        try:
+            if servers := value_of(document or b"{}", _Metadata).get("authorization_servers"):
+                who = f"Its authorization server is {shown(servers[0])}."
+                break
+        except ValueError as error:
+            who = f"Its metadata at {shown(candidate)} cannot be read: {error}."
+    return f"{who} Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 from yarl import URL
@@ -21,8 +20,6 @@ from gateway.mcp import jsonrpc
 from gateway.stdio.child import NotStarted
 
 STOP_S: Final = 5.0
-_PIPE_BYTES: Final = 2**18
-_LOCAL: Final = "http://localhost/mcp"
 
 
 @asynccontextmanager
@@ -47,21 +44,20 @@ class _Bridge:
     """Requests over HTTP, as lines to a process and back: one session. An unreadable line answers whoever waits."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._waiting: dict[bytes, asyncio.Future[jsonrpc.Message | bytes]] = {}  # by id, as it is on the wire
-        self._count = 0
-        self.reading = asyncio.create_task(self._read())
+        assert process.stdin is not None and process.stdout is not None
+        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
+        self._waiting: dict[bytes, asyncio.Future[bytes]] = {}  # by id: no two requests of this process share one
+        self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None
         with suppress(ValueError):  # a line larger than the limit
-            while line := await self._process.stdout.readline():
+            while line := await self._stdout.readline():
                 message = jsonrpc.parse(line)
                 ids = [bytes(message.id)] if message is not None and message.is_response else []
                 for one in ids if message is not None or b'"jsonrpc"' not in line else list(self._waiting):
                     waiting = self._waiting.pop(one, None)
                     if waiting is not None and not waiting.done():
-                        waiting.set_result(message or line)
+                        waiting.set_result(line)
 
     async def post(self, request: web.Request) -> web.Response:
         body = await request.read()  # one line: the client and the gateway write no other
@@ -69,30 +65,40 @@ class _Bridge:
         if message is None or not message.is_request:
             await self._write(body)
             return web.Response(status=202)
-        if (answer := await self._asked(message)) is None:
-            return web.Response(status=502, text="the command has ended, or writes no MCP")
-        if isinstance(answer, jsonrpc.Message):
-            name, value = (b"result", answer.result) if bytes(answer.result) else (b"error", answer.error)
-            answer = b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (bytes(message.id), name, bytes(value))
-        return web.Response(body=answer, content_type="application/json")
-
-    async def _asked(self, message: jsonrpc.Message) -> jsonrpc.Message | bytes | None:
-        self._count += 1
-        number = b"%d" % self._count
-        answered = self._waiting[number] = asyncio.get_running_loop().create_future()
+        answered = self._waiting[bytes(message.id)] = asyncio.get_running_loop().create_future()
         try:
-            asks = number, msgspec.json.encode(message.method), bytes(message.params) or b"{}"
-            await self._write(b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % asks)
-            await asyncio.wait({answered, self.reading}, return_when=asyncio.FIRST_COMPLETED)
-            return answered.result() if answered.done() else None
+            await self._write(body)
+            await asyncio.wait({answered, self._reading}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._waiting.pop(number, None)
+            self._waiting.pop(bytes(message.id), None)
+        if not answered.done():
+            return web.Response(status=502, text="the command has ended, or writes no MCP")
+        return web.Response(body=answered.result(), content_type="application/json")
 
     async def _write(self, line: bytes) -> None:
-        assert self._process.stdin is not None
         with suppress(ConnectionError):
-            self._process.stdin.write(line + b"\n")
-            await self._process.stdin.drain()
+            self._stdin.write(line + b"\n")
+            await self._stdin.drain()
+
+    async def end(self) -> None:
+        """End the process, which ends with its input; kill it, and what it started, where that takes long."""
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
+        self._stdin.close()
+
+        async def drop() -> None:
+            while await self._stdout.read(2**18):
+                pass
+
+        # Behind a pipe that is full, or that another process holds open, asyncio sees no end.
+        ends = {asyncio.create_task(self._process.wait()), asyncio.create_task(drop())}
+        _, running = await asyncio.wait(ends, timeout=STOP_S)
+        if running:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            _, running = await asyncio.wait(ends, timeout=STOP_S)
+        for task in running:  # what has left the group may hold the pipe
+            task.cancel()
 
 
 @asynccontextmanager
@@ -113,29 +119,7 @@ async def started(command: Sequence[str]) -> AsyncIterator[Target]:
         with TemporaryDirectory(prefix="taskgate-") as folder:
             await runner.setup()
             await web.UnixSite(runner, f"{folder}/server").start()
-            yield Target(_LOCAL, socket=f"{folder}/server", command=shlex.join(command))
+            yield Target("http://localhost/mcp", socket=f"{folder}/server", command=shlex.join(command))
     finally:
         await runner.cleanup()
-        bridge.reading.cancel()
-        await asyncio.wait({bridge.reading})
-        await _end(process)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a server, which ends with its input; kill it, and what it started, where that takes long."""
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.close()
-    # Behind a pipe that is full, or that another process holds open, asyncio sees no end.
-    ends = {asyncio.create_task(process.wait()), asyncio.create_task(_drop(process.stdout))}
-    _, running = await asyncio.wait(ends, timeout=STOP_S)
-    if running:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        _, running = await asyncio.wait(ends, timeout=STOP_S)
-    for task in running:  # what has left the group may hold the pipe
-        task.cancel()
-
-
-async def _drop(pipe: asyncio.StreamReader) -> None:
-    while await pipe.read(_PIPE_BYTES):
-        pass
+        await bridge.end()

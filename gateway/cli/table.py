@@ -6,6 +6,7 @@ import textwrap
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any, Final, TextIO, TypeAlias
 from unicodedata import east_asian_width
@@ -13,17 +14,14 @@ from unicodedata import east_asian_width
 from gateway import errors
 from gateway.mcp.task import EPOCH_UNIX_S, parse_instant
 
-TaskFields: TypeAlias = dict[str, Any]
+Json: TypeAlias = dict[str, Any]  # an object, such as a task
 
 _TASK: Final = "  {:<{id}}  {:<14}  {:>4}  {}"
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _ALIKE_CHARS_MIN: Final = 4  # at the beginning of all ids, which is left out
 ID_CHARS: Final = 8  # of an id, where that tells the tasks apart
 SHOWN_CHARS_MAX: Final = 300  # of a text that a server sent
-
-
-def shown(text: str) -> str:
-    return errors.shown(text, SHOWN_CHARS_MAX)
+shown: Final = partial(errors.shown, chars_max=SHOWN_CHARS_MAX)
 
 
 def columns_of(stream: TextIO) -> int | None:
@@ -41,17 +39,21 @@ def fitted(text: str, stream: TextIO, is_good: bool | None = None) -> str:
     return f"\033[1;{32 if is_good else 33}m{lines}\033[0m"
 
 
-def table(tasks: list[TaskFields], columns: int | None = None, marks: Mapping[str, str] | None = None) -> Iterator[str]:
+def table(tasks: list[Json], columns: int | None = None, marks: Mapping[str, str] | None = None) -> Iterator[str]:
     """The tasks as lines, under a head: whole, or in so many columns. `marks` are words for what changed, by id."""
     ids, now = [_cell(task, "taskId") for task in tasks], time.time()
     short = _shortened(ids) if columns and ids else ids
     width = max(map(len, ["TASK", *short]))
     yield _TASK.format("TASK", "STATUS", "AGE", "MESSAGE", id=width)
     for task, task_id, shown_id in zip(tasks, ids, short, strict=True):
-        mark, age = (marks or {}).get(task_id, ""), _age(_cell(task, "createdAt"), now)
+        mark, created = (marks or {}).get(task_id, ""), parse_instant(_cell(task, "createdAt"))
+        seconds = 0 if created is None else int(now - EPOCH_UNIX_S - created / 10**9)
+        age = next((f"{seconds // size}{unit}" for size, unit in _AGES if seconds >= size), "0s")
         words = " ".join(filter(None, [mark, _cell(task, "statusMessage")]))
-        row = _TASK.format(shown_id, _cell(task, "status"), age, words, id=width).rstrip()
-        yield row if columns is None else _cut(row, columns)
+        row = _TASK.format(shown_id, _cell(task, "status"), "?" if created is None else age, words, id=width).rstrip()
+        ends = [*accumulate(2 if east_asian_width(character) in "WF" else 1 for character in row)]
+        fits = len(row) if columns is None else bisect_right(ends, columns)  # some characters take two columns
+        yield row if fits == len(row) else row[: fits - 1] + ">"
 
 
 def _shortened(ids: list[str]) -> list[str]:
@@ -62,20 +64,6 @@ def _shortened(ids: list[str]) -> list[str]:
     while len({each[at : at + end] for each in ids}) < len(set(ids)):
         end += 1
     return [".." * bool(at) + each[at : at + end] for each in ids]
-
-
-def _age(created: str, now: float) -> str:
-    if (instant := parse_instant(created)) is None:
-        return "?"
-    seconds = max(0, int(now - EPOCH_UNIX_S - instant / 10**9))
-    return next((f"{seconds // size}{unit}" for size, unit in _AGES if seconds >= size), "0s")
-
-
-def _cut(row: str, columns: int) -> str:
-    """As much of a row as a terminal has room for: some characters take two columns."""
-    ends = [*accumulate(2 if east_asian_width(character) in "WF" else 1 for character in row)]
-    fits = bisect_right(ends, columns)
-    return row if fits == len(row) else row[: fits - 1] + ">"
 
 
 def _cell(task: Mapping[str, Any], name: str) -> str:

@@ -2,49 +2,93 @@
 
 import asyncio
 import json
+import re
 import shutil
 import sys
-from argparse import Namespace
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from gateway.cli import table
-from gateway.cli.diagnosis import opened
-from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of
+from gateway.cli import command_line, table
+from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of, opened
 from gateway.cli.stdio_bridge import behind_gateway
-from gateway.cli.table import TaskFields
-from gateway.cli.verdict import SESSION_ID
+from gateway.cli.table import Json
 from gateway.config import IndexLimits
+from gateway.query.criteria import CRITERIA, INSTANT, Criterion, NotAllowed
 
 WATCH_S: Final = 2.0
+_AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-async def show(target: Target, criteria: dict[str, Any], form: Namespace) -> None:
-    """Print the tasks, as the flags in `form` have it. Raises NotAnswered, ConfigError, StartError."""
-    params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
-    loop = asyncio.get_running_loop()
+def run(arguments: Sequence[str]) -> int:
+    flags = command_line.parser(
+        "tasks",
+        "List the tasks of a server that meet all criteria. If there is no gateway, one\nruns in this process.",
+        "INSTANT: 2026-11-20T00:00:00Z, or how long ago: 90s, 30m, 2h, 3d, 1w.\n"
+        "Exit status: 0 if the tasks are listed, 2 if not, 130 if interrupted.",
+    )
+    group = flags.add_argument_group("criteria")
+    for name, criterion in CRITERIA.items():
+        kind = criterion.kind
+        metavar = "|".join(kind.choices) or ("A,B" if kind.is_list else "INSTANT" if kind is INSTANT else "VALUE")
+        group.add_argument(_flag(name), dest=f"_{name}", metavar=metavar)
+    flags.add_argument("--all", action="store_true", help="follow cursors to the last page")
+    flags.add_argument("--watch", action="store_true", help="show the list again every two seconds, with what changed")
+    flags.add_argument("--json", action="store_true", help="print one task a line, as the server has it")
+    given = command_line.read(flags, arguments)
+    texts = {name: text for name in CRITERIA if (text := getattr(given, f"_{name}")) is not None}
+    criteria = {name: _value(flags, CRITERIA[name], text) for name, text in texts.items()}
+    return command_line.signalled("tasks", _show(given, criteria))
+
+
+def _flag(name: str) -> str:
+    """`createdAfter` as `--created-after`."""
+    return "--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
+
+
+def _value(flags: ArgumentParser, criterion: Criterion, text: str) -> Any:
+    value: Any = text.split(",") if criterion.kind.is_list else text
+    if criterion.kind is INSTANT and (ago := _AGO.fullmatch(text)):
+        then = datetime.fromtimestamp(time.time(), UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        value = then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     try:
-        async with AsyncExitStack() as stack, asyncio.timeout(form.seconds) as limit:  # it ends no tidying up
-            client, page, hint = await _begun(stack, target, form.session, params)
-            before: dict[str, TaskFields] | None = None
-            while True:
-                page = page or await client.page(params)
-                tasks = page.tasks
-                if form.all:
-                    tasks = [task async for each in client.pages(params, page) for task in each.tasks]
-                _print(tasks, page.total, before, form, hint)
-                if not form.watch:
-                    return
-                before, page = {str(task.get("taskId")): task for task in tasks}, None
-                limit.reschedule(loop.time() + WATCH_S + form.seconds)
-                await asyncio.sleep(WATCH_S)
-    except TimeoutError:
-        words = f"{target.name} gave no list within {form.seconds:g} s. --seconds N waits longer"
-        raise NotAnswered(words) from None
+        criterion.kind.read(json.dumps(value).encode())
+    except NotAllowed as refused:
+        also = "; or how long ago, such as 3d or 2h" if criterion.kind is INSTANT else ""
+        flags.error(f"{_flag(criterion.name)}: given {text!r}, allowed is {refused.allowed}{also}")
+    return value
+
+
+async def _show(given: Namespace, criteria: Json) -> int:
+    """Print the tasks, as the flags have it. Returns the exit status. Raises NotAnswered, ConfigError, StartError."""
+    params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
+    async with command_line.server(given) as target:
+        try:
+            async with AsyncExitStack() as stack, asyncio.timeout(given.seconds) as limit:  # it ends no tidying up
+                client, page, hint = await _begun(stack, target, given.session, params)
+                before: dict[str, Json] | None = None
+                while True:
+                    page = page or await client.page(params)
+                    tasks = page.tasks
+                    if given.all:
+                        tasks = [task async for each in client.pages(params, page) for task in each.tasks]
+                    _print(tasks, page.total, before, given, hint)
+                    if not given.watch:
+                        return 0
+                    before, page = {str(task.get("taskId")): task for task in tasks}, None
+                    limit.reschedule(asyncio.get_running_loop().time() + WATCH_S + given.seconds)
+                    await asyncio.sleep(WATCH_S)
+        except TimeoutError:
+            words = f"{target.name} gave no list within {given.seconds:g} s. --seconds N waits longer"
+            raise NotAnswered(words) from None
 
 
 async def _begun(
-    stack: AsyncExitStack, target: Target, session_id: str, params: dict[str, Any]
+    stack: AsyncExitStack, target: Target, session_id: str, params: Json
 ) -> tuple[Client, TaskPage | None, str]:
     """A client of who filters, the server or a gateway in front; a first page, if there; words for an empty list."""
     # No other revision has tasks. Without it a server takes the client for one of 2025-03-26.
@@ -60,37 +104,30 @@ async def _begun(
         if declared in (None, False):
             raise NotAnswered(f"{client.target.name} cannot list tasks: it does not declare tasks.list")
         filters = "filter" in object_of(declared)
-        hint = SESSION_ID * bool(client.session_id)
+        hint = command_line.SESSION_ID * bool(client.session_id)
     if not filters:
         client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))
         page = None
     return client, page, hint
 
 
-def _print(
-    tasks: list[TaskFields], total: int | None, before: dict[str, TaskFields] | None, form: Namespace, hint: str
-) -> None:
-    if form.json:
+def _print(tasks: list[Json], total: int | None, before: dict[str, Json] | None, given: Namespace, hint: str) -> None:
+    if given.json:
         for task in tasks:
             print(json.dumps(task))
         return
     columns = table.columns_of(sys.stdout)
     if tasks:
-        lines = [*table.table(tasks, columns, _changes(tasks, before))]
+        seen, now = before or {}, {str(task.get("taskId")): task for task in tasks}
+        changed = {i: "CHANGED" if i in seen else "NEW" for i, task in now.items() if task != seen.get(i)}
+        lines = [*table.table(tasks, columns, None if before is None else changed)]
     else:
         lines = table.fitted(f"No such tasks.{hint}", sys.stdout).split("\n")
     if total is not None and total > len(tasks):
         lines += ["", f"{len(tasks):,} of {total:,} tasks; --all shows them all"]
-    if not form.watch or columns is None:
+    if not given.watch or columns is None:
         print("\n".join(lines if before is None else ["", *lines]))
         return
     if (rest := len(lines) - shutil.get_terminal_size().lines + 1) > 0:
         lines[-rest - 1 :] = [f"  and {rest + 1:,} more lines"]
     print("\033[2J" * (before is None) + "\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J", end="")
-
-
-def _changes(tasks: list[TaskFields], before: dict[str, TaskFields] | None) -> dict[str, str]:
-    if before is None:
-        return {}
-    by_id = {str(task.get("taskId")): task for task in tasks}
-    return {i: "CHANGED" if i in before else "NEW" for i, task in by_id.items() if task != before.get(i)}

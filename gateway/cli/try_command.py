@@ -1,45 +1,140 @@
 """`taskgate try`: what is asked of a server, in which order, and what is said. Only `--create` changes the server."""
 
 import asyncio
-from collections.abc import Callable
+import json
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.app import App
-from gateway.cli import verdict
-from gateway.cli.diagnosis import opened
-from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line
+from gateway.cli import command_line
+from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line, opened, value_of
 from gateway.cli.stdio_bridge import behind_gateway
-from gateway.cli.table import TaskFields
-from gateway.cli.verdict import ByHand, ServerFacts
+from gateway.cli.table import Json, columns_of, fitted, shown, table
 from gateway.config import IndexLimits
+from gateway.errors import printable
 from gateway.http.addresses import misplaced
+from gateway.mcp.task import STATUSES, parse_instant
+from gateway.query.criteria import capability
+from gateway.refresh.answer import FILTER
 
-CRITERIA: Final = {"status": list(verdict.UNFINISHED)}
+UNFINISHED: Final = ("working", "input_required")
+_FILTERS: Final = {"declared": "by itself, and says so", "unsaid": "by status, but does not say so"}
+CUTS: Final = (50, 100)  # lists of so many tasks, without a cursor, may have been cut
+_INSTANTS: Final = ("createdAt", "lastUpdatedAt")
+_UNLISTED: Final = "not in the server's own list"
+OPENED: Final = "opened, deleted in the end"
+CRITERIA: Final = {"status": list(UNFINISHED)}
+SHOWN_MAX: Final = 10  # tasks that `--create` shows
+_BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER}: status={','.join(UNFINISHED)}"
+
+
+def run(arguments: Sequence[str]) -> int:
+    flags = command_line.parser(
+        "try",
+        "Say whether taskgate helps at a server: what its list of tasks is like, what it\n"
+        "costs by hand, and with taskgate in front, which runs in this process.\n"
+        "Nothing is changed there but by --create.",
+        "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if\ninterrupted.",
+    )
+    an_object = command_line.checked(lambda text: value_of(text.encode()), lambda _: True, "a JSON object")
+    count = command_line.checked(int, lambda count: count >= 1, "a whole number of 1 or more")
+    flags.add_argument("--create", metavar="TOOL", help="make one task by this tool, to see what a change costs")
+    flags.add_argument("--arguments", type=an_object, default={}, metavar="JSON", help="the tool's arguments")
+    flags.add_argument("--pages", type=count, default=1_000, metavar="N", help="read no more pages by hand (1000)")
+    flags.add_argument("--json", action="store_true", help="print one JSON object")
+    return command_line.signalled("try", _trial(command_line.read(flags, arguments)))
+
+
+async def _trial(given: Namespace) -> int:
+    """Try a server; print the verdict, then the facts. Returns the exit status. Raises NotAnswered."""
+    async with command_line.server(given) as target:
+        probe = Probe(target, given)
+        stopped, status = "", None
+        try:
+            await probe.run()
+        except TimeoutError:
+            stopped = f"stopped after {given.seconds:g} s"
+        except asyncio.CancelledError:
+            stopped, status = "interrupted", command_line.INTERRUPTED
+        except NotAnswered:
+            probe.show("")
+            print("".join(f"{line}\n" for line in probe.lines if not given.json), end="")
+            raise
+        probe.show("")
+        helps, words = verdict(probe.learned)
+        if stopped:
+            probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
+        if given.json:
+            print(json.dumps(probe.learned | {"helps": helps, "verdict": words}))
+        else:
+            listed = ["", *table(probe.unfinished[:SHOWN_MAX], columns_of(sys.stdout))] if given.create else []
+            made = object_of(probe.learned.get("created"))
+            how = f"The task that was made has ended, {made.get('status')}: {made.get('message') or 'no message'}"
+            ended = [] if probe.unfinished or made.get("status") in (None, *UNFINISHED) else [one_line(how)]
+            stay = f"taskgate --upstream {given.url}" if given.url else f"taskgate stdio -- {target.command}"
+            hints = [*[_BY_HEADER] * bool(given.url), f"To stay in front of it: {stay}"] if helps else []
+            said = fitted(printable(words), sys.stdout, bool(helps))
+            hints, ended = ([fitted(printable(each), sys.stdout) for each in some] for some in (hints, ended))
+            print("\n".join([said, *hints, "", *probe.lines, *listed, *ended]))
+        return {True: 0, False: 1, None: 2}[helps] if status is None else status
+
+
+class ByHand(NamedTuple):
+    """A list read by hand: its tasks, how many were on each page, the bytes of the results, whether it is whole."""
+
+    tasks: list[Json]
+    pages: list[int]
+    received_bytes: int
+    whole: bool
+
+    @property
+    def by_id(self) -> dict[str, Json]:
+        return {str(task.get("taskId")): task for task in self.tasks}
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        found = Counter(str(task.get("status")) for task in self.tasks)
+        return {status: found[status] for status in STATUSES if found[status]}
+
+    def fact(self) -> Json:
+        size = max(self.pages) if len(self.pages) > 1 else None
+        cost = {"requests": len(self.pages), "bytes": self.received_bytes, "tasks": len(self.tasks)}
+        return {**cost, "page_size": size, "whole": self.whole}
 
 
 class Probe:
-    """One trial. `learned` grows; `told` gets the name of each fact at once, `shown` how far a list is read."""
+    """One trial, as the flags have it. `learned` grows, and `lines` with it."""
 
-    def __init__(
-        self, target: Target, pages_max: int, told: Callable[[str, Any], None], shown: Callable[[str], None]
-    ) -> None:
-        self.learned: ServerFacts = {"command" if target.command else "url": target.name}
-        self.unfinished: list[TaskFields] = []  # as the gateway has listed them last
+    def __init__(self, target: Target, given: Namespace) -> None:
+        self.learned: Json = {"command" if target.command else "url": target.name}
+        self.lines: list[str] = []
+        self.unfinished: list[Json] = []  # as the gateway has listed them last
         self._target = target
-        self._pages_max = pages_max
-        self._told = told
-        self._shown = shown
+        self._given = given
+        self._columns = None if given.json else columns_of(sys.stderr)
+
+    def show(self, progress: str) -> None:
+        """Show how far it is, on a terminal, in place of what was shown before."""
+        if self._columns is not None:
+            print(f"\r\033[K{progress[: self._columns - 1]}", end="\r", file=sys.stderr, flush=True)
 
     def _learn(self, name: str, value: Any) -> None:
         self.learned[name] = value
-        self._told(name, value)
+        head, words = WORDS[name]
+        if said := words(value):
+            self.lines.append(shown(f"  {head:<11} {said}"))
+            self.show(self.lines[-1])
 
-    async def run(self, seconds: float, session_id: str, create: str | None, arguments: dict[str, Any]) -> None:
-        """Learn all that can be learned in so many seconds. Raises NotAnswered, TimeoutError."""
-        async with AsyncExitStack() as stack, asyncio.timeout(seconds):  # it ends no tidying up
+    async def run(self) -> None:
+        """Learn all that can be learned in the time that is given. Raises NotAnswered, TimeoutError."""
+        session_id = self._given.session
+        async with AsyncExitStack() as stack, asyncio.timeout(self._given.seconds):  # it ends no tidying up
             fresh = await stack.enter_async_context(Client(self._target))
-            await self._meet(fresh, session_id)
+            await self._meet(fresh)
             if not self.learned["lists"] or self.learned["filters"] == "declared":
                 return
             client = fresh
@@ -50,21 +145,26 @@ class Probe:
             self._learn("statuses", first.statuses)
             if not first.whole:
                 return
-            index = IndexLimits(pages_max=self._pages_max + 1)
+            index = IndexLimits(pages_max=self._given.pages + 1)
             self._learn("criteria", CRITERIA)
             guarded, app = await stack.enter_async_context(behind_gateway(client, index))
             for name in ("first", "again"):
                 await self._filtered(name, guarded, app)
-            made = await self._create(guarded, create, arguments) if create else None
+            made = await self._create(guarded) if self._given.create else None
             await asyncio.sleep(index.max_age)
             await self._filtered("later", guarded, app)
             second = await self._read(client)
             await self._compare(client, first, second, made)
             if client.session_id and not self._target.command:
-                another = await stack.enter_async_context(Client(client.target))
-                await self._others(client, fresh, another, second)
+                seen, other = None, fresh
+                with suppress(NotAnswered):  # a server may open no second session
+                    if client is fresh:
+                        other = await stack.enter_async_context(Client(client.target))
+                        await other.initialize()
+                    seen = seen_by_others(second, (await other.page({})).tasks)
+                self._learn("others_see", seen)
 
-    async def _meet(self, client: Client, session_id: str) -> None:
+    async def _meet(self, client: Client) -> None:
         said = await opened(client, "try")
         if client.target.url != self._target.url:
             self._learn("redirect", misplaced(307, client.target.url, self._target.url, ""))
@@ -77,32 +177,31 @@ class Probe:
         self.learned["filters"] = None
         if "filter" in object_of(declared):
             self._learn("filters", "declared")
-        words = verdict.OPENED if client.session_id else "none: the server gives no session id"
+        words = OPENED if client.session_id else "none: the server gives no session id"
         words = "one process is one session" if self._target.command else words
-        self._learn("session", "yours, left as it is" if session_id else words)
+        self._learn("session", "yours, left as it is" if self._given.session else words)
 
     async def _read(self, client: Client) -> ByHand:
-        before, tasks, pages = client.received_bytes, list[TaskFields](), list[int]()
-        try:
-            async for page in client.pages({}):
-                tasks += page.tasks
-                pages.append(len(page.tasks))
-                self._shown(f"page {len(pages):,}, {len(tasks):,} tasks")
-                if len(pages) == self._pages_max:
-                    break
-        finally:
-            self._shown("")
-        if page.cursor is not None and len(pages) < self._pages_max:
+        before, tasks, pages = client.received_bytes, list[Json](), list[int]()
+        async for page in client.pages({}):
+            tasks += page.tasks
+            pages.append(len(page.tasks))
+            self.show(f"page {len(pages):,}, {len(tasks):,} tasks")
+            if len(pages) == self._given.pages:
+                break
+        if page.cursor is not None and len(pages) < self._given.pages:
             raise NotAnswered(f"{client.target.name} repeats a cursor of tasks/list: its pages have no end")
         return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
 
     async def _filtered(self, name: str, client: Client, app: App) -> None:
-        before, asked = client.received_bytes, app.asked
+        before, asked = client.received_bytes, app.metrics.made()
         self.unfinished, _, total = await client.page(CRITERIA)
-        self._learn(name, {"bytes": client.received_bytes - before, "tasks": total, "asked": app.asked - asked})
+        cost = {"bytes": client.received_bytes - before, "tasks": total, "asked": app.metrics.made() - asked}
+        self._learn(name, cost)
 
-    async def _create(self, client: Client, tool: str, arguments: dict[str, Any]) -> str:
-        made = await client.ask("tools/call", {"name": tool, "arguments": arguments, "task": {}})
+    async def _create(self, client: Client) -> str:
+        tool = self._given.create
+        made = await client.ask("tools/call", {"name": tool, "arguments": self._given.arguments, "task": {}})
         task_id = object_of(made.get("task")).get("taskId")
         if not isinstance(task_id, str):
             said = made.get("content") if made.get("isError") else None
@@ -113,49 +212,180 @@ class Probe:
 
     async def _compare(self, client: Client, first: ByHand, second: ByHand, made: str | None) -> None:
         """What two readings, one before and one after the filtered lists, say together."""
-        changed = verdict.has_changed(first, second)
+        changed = has_changed(first, second)
         if made is not None:
-            task: TaskFields = {}
-            with suppress(NotAnswered):
-                task = await client.ask("tasks/get", {"taskId": made})
+            task = await self._got(client, made)
             state = {"status": task.get("status"), "message": task.get("statusMessage")}
             self._learn("created", {"id": made, "listed": made in second.by_id, "got": bool(task), **state})
         self._learn("change", changed or made is not None)
         if changed:
             self._learn("by_hand_later", second.fact())
             self._learn("statuses", second.statuses)
-        self._learn("order", verdict.order(first, second))
-        self._learn("may_be_cut", len(second.pages) == 1 and second.pages[0] in verdict.CUTS)
-        self._learn("instants_move", verdict.instants_move(first, second))
-        found = [await self._agrees(client, task) for task in verdict.samples(second)]
+        self._learn("order", order(first, second))
+        self._learn("may_be_cut", len(second.pages) == 1 and second.pages[0] in CUTS)
+        self._learn("instants_move", instants_move(first, second))
+        is_moving, tasks = bool(self.learned["instants_move"]), samples(second)
+        found = [agree(task, await self._got(client, task.get("taskId")), is_moving) for task in tasks]
         self._learn("get_agrees", all(found) if found else None)
-        await self._filters(client, second)
-        same = not changed and made is None
-        self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(second.unfinished) if same else None)
-
-    async def _agrees(self, client: Client, task: TaskFields) -> bool:
-        try:
-            got = await client.ask("tasks/get", {"taskId": task.get("taskId")})
-        except NotAnswered:
-            return False
-        return verdict.agree(task, got, bool(self.learned["instants_move"]))
-
-    async def _filters(self, client: Client, listing: ByHand) -> None:
-        """Whether the server filters by status without saying so: only a list of several statuses shows it."""
-        statuses = {str(task.get("status")) for task in listing.tasks[: listing.pages[0]]}
-        unsaid = False
+        # Whether it filters by status without saying so: only a list of several statuses shows it.
+        statuses, unsaid = {str(task.get("status")) for task in second.tasks[: second.pages[0]]}, False
         if len(statuses) > 1:
-            status = min(statuses)
             with suppress(NotAnswered):  # a strict server refuses parameters that it does not know
-                page = await client.page({"status": status})
-                unsaid = {str(task.get("status")) for task in page.tasks} == {status}
+                page = await client.page({"status": min(statuses)})
+                unsaid = {str(task.get("status")) for task in page.tasks} == {min(statuses)}
         self._learn("filters", "unsaid" if unsaid else None)
+        same = not changed and made is None
+        unfinished = [task for task in second.tasks if task.get("status") in UNFINISHED]
+        self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(unfinished) if same else None)
 
-    async def _others(self, client: Client, fresh: Client, another: Client, listing: ByHand) -> None:
-        seen = None
-        with suppress(NotAnswered):  # a server may open no second session
-            if client is fresh:
-                await another.initialize()
-            page = await (another if client is fresh else fresh).page({})
-            seen = verdict.seen_by_others(listing, page.tasks)
-        self._learn("others_see", seen)
+    async def _got(self, client: Client, task_id: object) -> Json:
+        """What `tasks/get` says of a task; nothing if it refuses."""
+        with suppress(NotAnswered):
+            return await client.ask("tasks/get", {"taskId": task_id})
+        return {}
+
+
+def order(first: ByHand, second: ByHand) -> str | None:
+    """The order of the tasks in words; None if there are too few to tell."""
+    ids, again = list(first.by_id), list(second.by_id)
+    both = set(ids) & set(again)
+    if [i for i in ids if i in both] != [i for i in again if i in both]:
+        return "another at each reading"
+    words = ("oldest first", "newest first"), ("latest change last", "latest change first")
+    for name, (rises, falls) in zip(_INSTANTS, words, strict=True):
+        instants = [parse_instant(str(task.get(name))) for task in second.tasks]
+        rising = sorted(instant for instant in instants if instant is not None)
+        if len(set(rising)) > 1 and instants in (rising, rising[::-1]):
+            return rises if instants == rising else falls
+    if len(again) < 2:
+        return None
+    return "by id" if again == sorted(again) else "none to be seen"
+
+
+def instants_move(first: ByHand, second: ByHand) -> bool | None:
+    """Whether the timestamps of a task that does not change are others at another reading."""
+    before = first.by_id
+    both = [(before[task_id], task) for task_id, task in second.by_id.items() if task_id in before]
+    done = [(one, other) for one, other in both if one.get("status") == other.get("status") not in UNFINISHED]
+    told = [(one.get("createdAt"), other.get("createdAt")) for one, other in both]
+    told += [(one.get("lastUpdatedAt"), other.get("lastUpdatedAt")) for one, other in done]
+    return any(one != other for one, other in told) if both else None
+
+
+def has_changed(first: ByHand, second: ByHand) -> bool:
+    """Whether a task was made, has gone or has changed between two readings. Timestamps that move do not count."""
+    names = ("status", "statusMessage") if instants_move(first, second) else ("status", "statusMessage", *_INSTANTS)
+    one, other = ({i: [task.get(n) for n in names] for i, task in each.by_id.items()} for each in (first, second))
+    return one != other
+
+
+def samples(listing: ByHand) -> list[Json]:
+    """Up to three tasks to be asked for by `tasks/get`: those that are finished, which no longer change, go first."""
+    done = [task for task in listing.tasks if task.get("status") not in UNFINISHED] or listing.tasks
+    return [done[at] for at in sorted({0, len(done) // 2, len(done) - 1})] if done else []
+
+
+def agree(listed: Json, got: Json, moving: bool) -> bool:
+    apart = {"_meta", *(_INSTANTS if moving else ())}
+    one, other = ({k: v for k, v in task.items() if v is not None and k not in apart} for task in (listed, got))
+    return one == other
+
+
+def seen_by_others(mine: ByHand, theirs: list[Json]) -> str | None:
+    """What another session sees of the tasks; None if there are none."""
+    if not mine.tasks:
+        return None
+    seen = sum(str(task.get("taskId")) in mine.by_id for task in theirs)
+    return "none" if not seen else "all" if seen == len(theirs) and theirs else "some"
+
+
+def verdict(learned: Json) -> tuple[bool | None, str]:
+    """Whether taskgate helps at this server, None if that is not known, and why, in one line."""
+    if not learned.get("lists", True):
+        return False, "taskgate brings you nothing here: this server declares no tasks/list."
+    if learned.get("filters") == "declared":
+        said = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
+        is_ours = object_of(learned["tasks"]["list"]["filter"]) | {"methods": []} == json.loads(capability(()))
+        return False, said + " Is this address taskgate already?" * is_ours
+    hand = learned.get("by_hand_later") or learned.get("by_hand")
+    made, later = learned.get("created"), learned.get("later")
+    if hand is None:
+        return None, "Too little is known to say."
+    pages, one = hand["requests"], "this server lists all in one page"
+    few = "You get order, criteria and fewer bytes."
+    few = f"With more than {_count(hand['tasks'], 'task')}, try again." if hand["tasks"] < CUTS[0] else few
+    if not hand["whole"]:
+        return True, f"taskgate helps here: this server's list has more than {pages:,} pages. Try --pages {10 * pages}."
+    if made and made["got"] and not made["listed"]:
+        words = "this server's own list leaves out tasks that it has; taskgate's has them."
+        return True, f"taskgate makes the list: {words}"
+    if not hand["tasks"]:
+        named = command_line.SESSION_ID * (learned.get("session") == OPENED)
+        makes = "--create TOOL makes a task, and shows what a change costs."
+        return False, f"The list is empty, which says little.{named} {makes}"
+    if learned.get("may_be_cut"):
+        return True, f"taskgate may help here: {one}, and may cut it at {hand['tasks']} tasks."
+    if pages == 1:
+        return False, f"taskgate brings you little here: {one}. {few}"
+    if learned["filters"] == "unsaid":
+        return False, "taskgate brings you little here: this server filters by status. You get the other criteria."
+    if later is None:
+        return True, f"taskgate may save you requests here: a list by hand takes {pages:,}. More is not known."
+    if later["asked"] < pages:
+        return True, f"taskgate saves requests here: {later['asked']:,} in place of {pages:,}; you send one."
+    return True, f"taskgate helps you here: one request in place of {pages:,}. The server gets as many as before."
+
+
+def _said(value: Any, yes: str, no: str) -> str:
+    return "" if value is None else yes if value else no
+
+
+def _tasks(capability: Any) -> str:
+    if not isinstance(capability, dict):
+        return "none declared"
+    requests = object_of(capability.get("requests"))
+    made = ", ".join(f"{kind}/{name}" for kind, names in requests.items() for name in object_of(names))
+    can = ", ".join(name for name in capability if name != "requests") or "declared"
+    return f"{can}; made by {made}" if made else can
+
+
+def _by_hand(fact: Json) -> str:
+    size = f", {fact['page_size']} a page" if fact["page_size"] else ""
+    more = "" if fact["whole"] else "; there are more"
+    words = f"{_count(fact['requests'], 'request')}, {fact['bytes']:,} bytes, {_count(fact['tasks'], 'task')}"
+    return f"{words}{size}{more}"
+
+
+def _filtered(fact: Json) -> str:
+    asked = _count(fact["asked"], "request")
+    return f"1 request, {fact['bytes']:,} bytes, {_count(fact['tasks'], 'task')}; the server gets {asked}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+WORDS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
+    "redirect": ("address", str),
+    "revision": ("revision", str),
+    "server": ("server", lambda fact: " ".join(filter(None, [fact["name"], fact["version"]])) or "it has no name"),
+    "tasks": ("tasks", _tasks),
+    "session": ("session", str),
+    "by_hand": ("by hand", _by_hand),
+    "statuses": ("statuses", lambda fact: ", ".join(f"{n:,} {status}" for status, n in fact.items()) or "none"),
+    "order": ("order", lambda fact: fact or ""),
+    "may_be_cut": ("cut", lambda fact: _said(fact, "perhaps: a round number, and no cursor", "no sign of it")),
+    "filters": ("filters", lambda fact: _FILTERS.get(fact, "no")),
+    "criteria": ("criteria", lambda fact: "&".join(f"{name}={','.join(values)}" for name, values in fact.items())),
+    "first": ("filtered", _filtered),
+    "again": ("again", _filtered),
+    "created": ("created", lambda fact: fact["id"] + ", " + _said(fact["listed"], "listed", _UNLISTED)),
+    "later": ("later", _filtered),
+    "change": ("change", lambda fact: _said(fact, 'seen: "later" is after it', "not seen")),
+    "by_hand_later": ("by hand", _by_hand),
+    "instants_move": ("timestamps", lambda fact: _said(fact, "move between two readings", "stay between two readings")),
+    "get_agrees": ("tasks/get", lambda fact: _said(fact, "agrees with the list", "does not agree with the list")),
+    "others_see": ("others", lambda fact: f"another session sees {fact} of these tasks" if fact else ""),
+    "gateway_agrees": ("checked", lambda fact: _said(fact, "taskgate's list is that by hand", "taskgate's differs")),
+}
+"""For each fact the head of its line, and its words: "" if it is not known. What is not here has none."""

@@ -5,24 +5,21 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
 
 import orjson
 from aiohttp import web
+
+from gateway.cli.table import Json
 
 PAGE_SIZE: Final = 10  # tasks, as in both SDKs
 HISTORY_DAYS: Final = 5
 UNFINISHED: Final = ("working", "input_required")
 
-_TTL_MS: Final = 14 * 86_400_000
 _SESSIONS_MAX: Final = 100  # beyond it the oldest is forgotten
-_STOP_S: Final = 0.1  # to finish answers in flight
 _SESSION: Final = "Mcp-Session-Id"
-_STATUSES: Final = (*UNFINISHED, "completed", "failed", "cancelled")
-_WEIGHTS: Final = (8, 5, 70, 10, 7)
-_POLL_INTERVALS_MS: Final = (500, 1_000, 2_000, 5_000)
 _MESSAGES: Final = {
     "working": (None, "Reading sources", "Comparing 14 papers", "Writing the summary"),
     "input_required": ("Which region?", "May I use the paid archive?", "Two topics match: which one?"),
@@ -31,64 +28,53 @@ _MESSAGES: Final = {
     "cancelled": ("The task was cancelled by request.",),
 }
 
-LegacyTask: TypeAlias = dict[str, Any]
-"""A task as it is on the wire. Its members are in the TypeScript SDK's order."""
-
 
 def timestamp(instant_ms: int) -> str:
     """The instant as JavaScript's `toISOString` writes it: three digits of a second, and `Z`."""
-    # Milliseconds are added as text: a float of seconds and milliseconds can come out a millisecond short.
-    seconds, ms = divmod(instant_ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{ms:03d}Z"
+    instant = datetime(1970, 1, 1) + timedelta(milliseconds=instant_ms)  # exact, as a float of seconds is not
+    return f"{instant.isoformat(timespec='milliseconds')}Z"
 
 
-def history(rng: random.Random, count: int, until_ms: int) -> Iterator[LegacyTask]:
+def history(rng: random.Random, count: int, until_ms: int) -> Iterator[Json]:
     """`count` tasks of the last `HISTORY_DAYS` before `until_ms`, in the order of their creation."""
     span_ms = HISTORY_DAYS * 86_400_000
     step_ms = span_ms / max(count, 1)
     for number in range(count):
         created_ms = until_ms - span_ms + int((number + rng.random()) * step_ms)
         updated_ms = created_ms + int(rng.random() * (until_ms - created_ms) * 0.5)
-        status = rng.choices(_STATUSES, _WEIGHTS)[0]
-        task: LegacyTask = {
+        status = rng.choices(tuple(_MESSAGES), (8, 5, 70, 10, 7))[0]
+        task: Json = {
             "taskId": f"{rng.getrandbits(128):032x}",
             "status": status,
-            "ttl": _TTL_MS,
+            "ttl": 14 * 86_400_000,
             "createdAt": timestamp(created_ms),
             "lastUpdatedAt": timestamp(updated_ms),
-            "pollInterval": rng.choice(_POLL_INTERVALS_MS),
+            "pollInterval": rng.choice((500, 1_000, 2_000, 5_000)),
         }
         message = rng.choice(_MESSAGES[status])
         yield task if message is None else {**task, "statusMessage": message}
 
 
 class RpcError(Exception):
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    """A JSON-RPC error: its code and its message."""
 
 
 class Tasks:
+    """Those of one session, in the order of their creation."""
+
     def __init__(self, page_size: int) -> None:
-        self.all: list[LegacyTask] = []
+        self.all: list[Json] = []
         self._page_size = page_size
         self._offsets: dict[str, int] = {}
 
-    def add(self, tasks: Iterable[LegacyTask]) -> None:
-        for task in tasks:
-            self._offsets[task["taskId"]] = len(self.all)
-            self.all.append(task)
+    def add(self, task: Json) -> None:
+        self._offsets[task["taskId"]] = len(self.all)
+        self.all.append(task)
 
-    def page(self, cursor: object = None) -> dict[str, Any]:
-        start = 0 if cursor is None else self._find(cursor, "Invalid cursor") + 1
-        tasks = self.all[start : start + self._page_size]
-        more = start + self._page_size < len(self.all)
-        return {"tasks": tasks, "nextCursor": tasks[-1]["taskId"]} if more else {"tasks": tasks}
-
-    def get(self, task_id: object) -> LegacyTask:
+    def get(self, task_id: object) -> Json:
         return self.all[self._find(task_id, "Task not found")]
 
-    def update(self, task_id: object, status: str, message: str) -> LegacyTask:
+    def update(self, task_id: object, status: str, message: str) -> Json:
         task = self.get(task_id)
         if task["status"] not in UNFINISHED:
             raise RpcError(-32602, f"Cannot change a task in terminal status '{task['status']}'")
@@ -100,6 +86,28 @@ class Tasks:
         if not isinstance(task_id, str) or task_id not in self._offsets:
             raise RpcError(-32602, f"{otherwise}: {task_id}" if isinstance(task_id, str) else otherwise)
         return self._offsets[task_id]
+
+    def result(self, method: str, params: Json) -> Json:
+        match method:
+            case "initialize":
+                return {
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {"tasks": {"list": {}, "cancel": {}}},
+                    "serverInfo": {"name": "legacy-research", "version": "1.0.0"},
+                }
+            case "ping":
+                return {}
+            case "tasks/list":
+                cursor = params.get("cursor")
+                start = 0 if cursor is None else self._find(cursor, "Invalid cursor") + 1
+                tasks = self.all[start : start + self._page_size]
+                more = start + self._page_size < len(self.all)
+                return {"tasks": tasks, "nextCursor": tasks[-1]["taskId"]} if more else {"tasks": tasks}
+            case "tasks/get":
+                return self.get(params.get("taskId"))
+            case "tasks/cancel":
+                return self.update(params.get("taskId"), "cancelled", "The task was cancelled by request.")
+        raise RpcError(-32601, "Method not found")
 
 
 class LegacyServer:
@@ -114,7 +122,7 @@ class LegacyServer:
         self._rng = random.Random(14)
         # With cancellation an answer ends when its client leaves.
         server = web.Server(self.handle, handler_cancellation=True, access_log=None)
-        self._runner = web.ServerRunner(server, shutdown_timeout=_STOP_S)
+        self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
 
     async def start(self) -> str:
         await self._runner.setup()
@@ -124,19 +132,19 @@ class LegacyServer:
     async def stop(self) -> None:
         await self._runner.cleanup()
 
-    def load(self, count: int, session_id: str | None = None) -> None:
-        tasks = self.sessions[session_id or list(self.sessions)[-1]]
-        tasks.add(history(self._rng, count, time.time_ns() // 1_000_000))
+    def load(self, count: int) -> None:
+        """Give the session opened last a history."""
+        for task in history(self._rng, count, time.time_ns() // 1_000_000):
+            next(reversed(self.sessions.values())).add(task)
 
     async def keep_changing(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
             for tasks in self.sessions.values():
-                unfinished = [task for task in tasks.all if task["status"] in UNFINISHED]
-                if unfinished:
+                if unfinished := [task for task in tasks.all if task["status"] in UNFINISHED]:
                     self.change(tasks, self._rng.choice(unfinished))
 
-    def change(self, tasks: Tasks, task: LegacyTask) -> None:
+    def change(self, tasks: Tasks, task: Json) -> None:
         status = "working" if task["status"] == "input_required" else "input_required"
         tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")
 
@@ -151,12 +159,17 @@ class LegacyServer:
         try:
             message = orjson.loads(await request.read())
             method, params = str(message["method"]), dict(message.get("params", {}))
-            if isinstance(message.get("id"), dict | list):
-                raise TypeError
+            hash(message.get("id"))  # no object or array
         except (ValueError, TypeError, KeyError):
             return web.Response(status=400, text="a JSON-RPC request or notification is expected")
         self.counts[method] += 1
-        session_id = self._open() if method == "initialize" else request.headers.get(_SESSION, "")
+        session_id = request.headers.get(_SESSION, "")
+        if method == "initialize":
+            if len(self.sessions) == self._sessions_max:
+                del self.sessions[next(iter(self.sessions))]
+            session_id = uuid.uuid4().hex
+            self.sessions[session_id] = Tasks(self._page_size)
+            self.load(self._tasks)
         if session_id not in self.sessions:
             return web.Response(status=404 if session_id else 400, text="this session does not exist")
         headers = {_SESSION: session_id}
@@ -164,35 +177,7 @@ class LegacyServer:
             return web.Response(status=202, headers=headers)
         answer = {"jsonrpc": "2.0", "id": message["id"]}
         try:
-            answer["result"] = _result(self.sessions[session_id], method, params)
+            answer["result"] = self.sessions[session_id].result(method, params)
         except RpcError as error:
-            answer["error"] = {"code": error.code, "message": str(error)}
+            answer["error"] = dict(zip(("code", "message"), error.args, strict=True))
         return web.Response(body=orjson.dumps(answer), content_type="application/json", headers=headers)
-
-    def _open(self) -> str:
-        if len(self.sessions) == self._sessions_max:
-            del self.sessions[next(iter(self.sessions))]
-        session_id = uuid.uuid4().hex
-        self.sessions[session_id] = Tasks(self._page_size)
-        self.load(self._tasks, session_id)
-        return session_id
-
-
-def _result(tasks: Tasks, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    match method:
-        case "initialize":
-            return {
-                "protocolVersion": "2025-11-25",
-                "capabilities": {"tasks": {"list": {}, "cancel": {}}},
-                "serverInfo": {"name": "legacy-research", "version": "1.0.0"},
-            }
-        case "ping":
-            return {}
-        case "tasks/list":
-            return tasks.page(params.get("cursor"))
-        case "tasks/get":
-            return tasks.get(params.get("taskId"))
-        case "tasks/cancel":
-            return tasks.update(params.get("taskId"), "cancelled", _MESSAGES["cancelled"][0] or "")
-        case _:
-            raise RpcError(-32601, "Method not found")

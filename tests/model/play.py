@@ -144,7 +144,7 @@ class World:
     async def start(self) -> None:
         await self._loop.create_server(self._upstream.connection, port=PORT)
         self._app = App(config_of(self._setting))
-        self._lives = self._app._metrics.lives
+        self._lives = self._app.metrics.lives
         assert self._lives is not None
         self._lives._clock, self._lives._unix_time = self._loop.time, self._loop.unix_time
         await self._app.start()

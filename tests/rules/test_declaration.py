@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import command_line
+from gateway.cli import tasks_command
 from gateway.mcp import capabilities, task
 from gateway.mcp.task import Task
 from gateway.query import criteria, cursor
@@ -246,7 +246,7 @@ def test_it_is_a_flag_of_taskgate_tasks(capsys: pytest.CaptureFixture[str]) -> N
         ),
     ):
         with pytest.raises(SystemExit):
-            command_line.run_tasks(arguments)
+            tasks_command.run(arguments)
         assert said in "".join(capsys.readouterr())
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli import verdict
-from gateway.cli.verdict import ByHand
+from gateway.cli import try_command as verdict
+from gateway.cli.try_command import ByHand
 
 JSON = st.recursive(
     st.none()

@@ -97,7 +97,7 @@ class InProcess:
     async def count(self) -> Census:
         """What is held once the idle connections to the upstream are closed."""
         await self._upstream.deserted()
-        recent = self._app._metrics.recent
+        recent = self._app.metrics.recent
         for rows in (recent.requests, recent.failures, recent.queries):
             rows.clear()  # a fixed number, which the rounds fill
         for heads in (self._app._proxy.heads, self._app._pools.heads) * 10:
