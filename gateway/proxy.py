@@ -94,5 +94,5 @@ class Proxy:
         finally:
             if caller is not None:
                 caller.pool.clients -= 1
-            self._access_log.ended(exchange, caller, kind, message, perf_counter() - began_at, failed)
+            self._access_log.ended(kind, message, perf_counter() - began_at, failed, exchange, caller)
             failed = None

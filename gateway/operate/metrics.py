@@ -9,7 +9,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from itertools import accumulate, chain
 from time import monotonic, time
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -18,9 +18,14 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway.errors import GatewayError
+from gateway.mcp.jsonrpc import Message
 from gateway.operate.recent_failures import Recent
 from gateway.tasks.interfaces import EndedQuery
 from gateway.tasks.lifecycles import Lives
+
+if TYPE_CHECKING:
+    from gateway.downstream.exchange import Exchange
+    from gateway.relay.caller import HttpCaller
 
 VERSION: Final = version("taskgate")
 
@@ -76,6 +81,10 @@ class EndedRequest(Struct):
     error: GatewayError | None  # of the gateway's, if it got one
     code: int | None  # of an error of JSON-RPC
     is_whole: bool
+    message: Message | None = None
+    made: str | None = None  # the id of the task that its answer has
+    exchange: "Exchange | None" = None  # over HTTP
+    caller: "HttpCaller | None" = None  # over HTTP, if its upstream is known
 
 
 class Metrics:

@@ -26,15 +26,13 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from gateway.caller_identity import STDIO
 from gateway.config import Log, StdioLog, Url
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.operate.access_log import CLIENT_LEFT, AccessLog, why
-from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
-from gateway.relay.caller import HttpCaller
+from gateway.operate.access_log import AccessLog, why
+from gateway.operate.metrics import UNANSWERED, VERSION, EndedRequest, Metrics, named
 from gateway.tasks.interfaces import EndedQuery
 from gateway.transport.log_rate_limit import LogLimit
 
@@ -87,49 +85,14 @@ class TracedAccessLog(AccessLog):
         """A query begins. Its span is the current one, so that steps of the query are its children."""
         context.attach(trace.set_span_in_context(self._begin(message, exchange, time_ns())))
 
-    def ended(
-        self,
-        exchange: Exchange,
-        caller: HttpCaller | None,
-        kind: str,
-        message: Message | None,
-        seconds: float,
-        error: GatewayError | None,
-    ) -> None:
+    def _end(self, ended: EndedRequest) -> None:
         try:
-            super().ended(exchange, caller, kind, message, seconds, error)
+            super()._end(ended)
         finally:
             now = time_ns()
-            span = self._of_ended(message, exchange, now - round(seconds * 1e9))
+            span = self._of_ended(ended.message, ended.exchange, now - round(ended.seconds * 1e9))
             if span.is_recording():
-                span.set_attribute("taskgate.kind", kind)
-                _say_exchange(span, exchange, caller)
-                if message is not None:
-                    _say_message(span, message)
-                code = exchange.error_code if error is None or isinstance(error, UpstreamRefused) else error.code
-                _say_failure(span, code, why(error, exchange.error_code, exchange.response.status or CLIENT_LEFT))
-            span.end(now)
-
-    def ended_over_stdio(
-        self,
-        kind: str,
-        message: Message,
-        seconds: float,
-        code: int | None,
-        error: GatewayError | None,
-        task_id: str | None,
-    ) -> None:
-        try:
-            super().ended_over_stdio(kind, message, seconds, code, error, task_id)
-        finally:
-            now = time_ns()
-            span = self._of_ended(message, None, now - round(seconds * 1e9))
-            if span.is_recording():
-                span.set_attributes(
-                    {"taskgate.kind": kind, "taskgate.upstream": STDIO.upstream, "network.transport": "pipe"}
-                )
-                _say_message(span, message)
-                _say_failure(span, code, why(error, code, 200))
+                _say(span, ended)
             span.end(now)
 
     def _begin(self, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
@@ -152,34 +115,31 @@ class TracedAccessLog(AccessLog):
         return span
 
 
-def _say_exchange(span: Span, exchange: Exchange, caller: HttpCaller | None) -> None:
-    http_method = named(exchange.request.method.decode("latin-1"))
-    span.update_name(http_method)
-    span.set_attribute("http.request.method", http_method)
-    span.set_attribute("http.response.status_code", exchange.response.status or CLIENT_LEFT)
-    span.set_attribute("network.transport", "unix" if exchange.connection.address == "unix" else "tcp")
-    revision = exchange.request.headers.get(b"mcp-protocol-version")
-    if revision is not None and _REVISION.fullmatch(revision):
-        span.set_attribute("mcp.protocol.version", revision.decode())
-    if caller is not None:
-        span.set_attribute("taskgate.upstream", caller.upstream.name)
-
-
-def _say_message(span: Span, message: Message) -> None:
-    if message.method is None:
-        return
-    span.update_name(named(message.method))
-    span.set_attribute("mcp.method.name", named(message.method))
-    if message.is_request and (message_id := _text(message.id)):
-        span.set_attribute("jsonrpc.request.id", message_id)
-
-
-def _say_failure(span: Span, code: int | None, said: dict[str, object]) -> None:
+def _say(span: Span, ended: EndedRequest) -> None:
+    message, exchange, code = ended.message, ended.exchange, ended.code
+    said, name = {"taskgate.kind": ended.kind, "network.transport": "pipe"}, "request"
+    if exchange is not None:
+        name = said["http.request.method"] = named(exchange.request.method.decode("latin-1"))
+        span.set_attribute("http.response.status_code", ended.status)
+        said["network.transport"] = "unix" if exchange.connection.address == "unix" else "tcp"
+        revision = exchange.request.headers.get(b"mcp-protocol-version")
+        if revision is not None and _REVISION.fullmatch(revision):
+            said["mcp.protocol.version"] = revision.decode()
+        if isinstance(ended.error, UpstreamRefused):
+            code = exchange.error_code
+    if exchange is None or ended.caller is not None:
+        said["taskgate.upstream"] = ended.upstream
+    if message is not None and message.method is not None:
+        name = said["mcp.method.name"] = named(message.method)
+        if message.is_request and (message_id := _text(message.id)):
+            said["jsonrpc.request.id"] = message_id
     if code is not None:
-        span.set_attribute("rpc.response.status_code", str(code))
-    if said:
-        span.set_attribute("error.type", str(said["failure"]))
+        said["rpc.response.status_code"] = str(code)
+    if failed := why(ended):
+        said["error.type"] = str(failed["failure"])
         span.set_status(StatusCode.ERROR)
+    span.update_name(name)
+    span.set_attributes(said)
 
 
 def _text(raw: Raw) -> str:
