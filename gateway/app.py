@@ -75,7 +75,7 @@ class App:
         self._apply(config, *tls.taken(config, {}))
         counts = self._metrics.connection_refused, self._metrics.handshake_failed
         self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, *counts)
-        self._metrics.gauges(self._gauges)
+        self._metrics.gauges.append(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None
         self._listens_at = config.listen  # with the port really taken, once it listens

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import metadata
@@ -241,20 +241,15 @@ def _whose(name: str) -> str:
 
 
 def routes(page: Page) -> list[web.RouteDef]:
+    files = {file.name: file.read_bytes() for file in _FOLDER.iterdir() if file.suffix in _TYPES}
+
     async def read(_: web.Request) -> web.Response:
         return web.Response(body=orjson.dumps(page.status()), content_type="application/json", headers=_HEADERS)
 
-    found = [web.get("/page/status.json", read)]
-    for file in _FOLDER.iterdir():
-        if file.suffix in _TYPES:
-            address = "/" if file.name == "index.html" else f"/page/{file.name}"
-            headers = _ICONS if file.suffix == ".svg" else _HEADERS
-            found.append(web.get(address, _file(file.read_bytes(), _TYPES[file.suffix], headers)))
-    return found
+    async def send(request: web.Request) -> web.Response:
+        name = request.path.removeprefix("/page/").removeprefix("/") or "index.html"
+        kind, headers = _TYPES[Path(name).suffix], _ICONS if name.endswith(".svg") else _HEADERS
+        return web.Response(body=files[name], content_type=kind, charset="utf-8", headers=headers)
 
-
-def _file(data: bytes, kind: str, headers: Mapping[str, str]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def send(_: web.Request) -> web.Response:
-        return web.Response(body=data, content_type=kind, charset="utf-8", headers=headers)
-
-    return send
+    addresses = ["/", *(f"/page/{name}" for name in files if name != "index.html")]
+    return [web.get("/page/status.json", read), *(web.get(address, send) for address in addresses)]

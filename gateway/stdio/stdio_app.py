@@ -162,7 +162,7 @@ async def _shown(app: StdioApp, name: str, metrics: "Metrics", address: Address)
     """Show it to operators. Returns what ends that. Raises StartError."""
     from gateway.operate import admin_listener, status_page
 
-    metrics.gauges(app.gauges)
+    metrics.gauges.append(app.gauges)
     server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": time(), "why": ""}
     config = Config(upstreams=())
     runner = await admin_listener.serve(
