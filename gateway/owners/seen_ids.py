@@ -46,10 +46,6 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
         self.key = key
         self._denials: Counter[str] = Counter()
 
-    def lacks(self, task_id: str) -> bool:
-        """Whether an answer that shows a task says something new that is kept."""
-        return len(task_id) <= ID_CHARS_MAX and task_id not in self and len(self) < self.ids_max
-
     def drop(self, task_id: str) -> None:
         super().drop(task_id)
         self._denials.pop(task_id, None)
@@ -103,16 +99,13 @@ class Owners:
     def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
         """An answer to a caller has shown tasks, or that he `made` one."""
         for owner in owners:
-            seen = self.stored.get(owner)
-            new = [i for i in task_ids if seen is None or made or seen.lacks(i)]
-            if new:
-                seen = SeenIds(owner) if seen is None else seen
-                for task_id in new:
-                    if len(task_id) <= ID_CHARS_MAX:
-                        seen.put(task_id, now.order)
-                self.stored.use(seen, now.at)
-            elif seen is not None:
-                self.stored.touch(seen, now.at)
+            if (seen := self.stored.get(owner)) is None:
+                seen = SeenIds(owner)
+            is_open = made or len(seen) < seen.ids_max
+            new = [i for i in task_ids if len(i) <= ID_CHARS_MAX and is_open and (made or i not in seen)]
+            for task_id in new:
+                seen.put(task_id, now.order)
+            (self.stored.use if new else self.stored.touch)(seen, now.at)
 
     def deny(self, owners: Iterable[OwnerKey], task_id: str, asked: int, had_it: bool) -> None:
         for owner in owners:
