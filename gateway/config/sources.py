@@ -60,8 +60,8 @@ def load_stdio(path: Path) -> StdioConfig:
     try:
         file.open("ab").close()
     except OSError as error:
-        given = document.given["log.file"]
-        document.check([(("log.file",), f"expected a file that can be written; given {given}: {error.strerror}")])
+        document.expected("a file that can be written", "log.file", f": {error.strerror}")
+        document.check()
     return msgspec.structs.replace(value, log=msgspec.structs.replace(value.log, file=str(file)))
 
 
@@ -85,9 +85,8 @@ def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
             try:
                 values[name] = read(text)
             except ValueError as error:
-                document.fault(f"--{name}", f"expected {error}; given {quoted(text)}")
-    if document.faults:
-        raise ConfigError(*document.faults)
+                document.expected(str(error), path)
+    document.check()
     if "admin" in values:
         values["admin"] = Admin(values["admin"])
     server = Upstream(name="upstream", url=values.pop("upstream"))
