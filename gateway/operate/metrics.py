@@ -3,13 +3,13 @@
 import platform
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
 from itertools import accumulate, chain
 from time import monotonic, time
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -99,6 +99,19 @@ def named(method: str) -> str:
 def coded(code: int) -> str:
     """The value of the label for a code of JSON-RPC."""
     return str(code) if code in _CODES else "other"
+
+
+def family(kind: Callable[..., Any], name: str, text: str, labels: str, rows: Iterable[tuple[Any, ...]]) -> Metric:
+    """A metric as it is exposed. Each row has the values of the labels, and what is counted."""
+    found = kind(f"taskgate_{name}", text, labels=labels.split())
+    for values, *numbers in rows:
+        found.add_metric([str(value) for value in values], *numbers)
+    return cast(Metric, found)
+
+
+def buckets(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, int]]:
+    """The cumulative buckets of a histogram. The last one is for what is beyond all bounds."""
+    return list(zip([*map(floatToGoString, bounds), "+Inf"], accumulate(counts), strict=True))
 
 
 class EndedRequest(Struct):
@@ -255,24 +268,15 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for name, (text, labels) in _COUNTERS.items():
-            counter = CounterMetricFamily(f"taskgate_{name}", text, labels=labels.split())
-            for values, count in self._counts[name].items():
-                counter.add_metric([str(value) for value in values], count)
-            yield counter
-        bounds = [*map(floatToGoString, SECONDS), "+Inf"]
+            yield family(CounterMetricFamily, name, text, labels, self._counts[name].items())
         for name, (text, labels) in _HISTOGRAMS.items():
-            histogram = HistogramMetricFamily(f"taskgate_{name}", text, labels=labels.split())
-            for given, each in self._spans[name].items():
-                histogram.add_metric(given, list(zip(bounds, accumulate(each.counts), strict=True)), each.seconds)
-            yield histogram
-        build = GaugeMetricFamily("taskgate_build_info", "What runs; always 1.", labels=["version", "python"])
-        build.add_metric([VERSION, platform.python_version()], 1.0)
-        yield build
+            spans = self._spans[name].items()
+            rows = ((values, buckets(SECONDS, each.counts), each.seconds) for values, each in spans)
+            yield family(HistogramMetricFamily, name, text, labels, rows)
+        runs = (VERSION, platform.python_version()), 1.0
+        yield family(GaugeMetricFamily, "build_info", "What runs; always 1.", "version python", [runs])
         for name, (text, value) in chain.from_iterable(read().items() for read in self.gauges):
-            if not isinstance(value, Mapping):
-                yield GaugeMetricFamily(f"taskgate_{name}", text, value)
-                continue
-            gauge = GaugeMetricFamily(f"taskgate_{name}", text, labels=["upstream"])
-            for upstream, number in value.items():
-                gauge.add_metric([upstream], number)
-            yield gauge
+            gauges = (
+                [((key,), number) for key, number in value.items()] if isinstance(value, Mapping) else [((), value)]
+            )
+            yield family(GaugeMetricFamily, name, text, "upstream" if isinstance(value, Mapping) else "", gauges)
