@@ -4,7 +4,7 @@
 `http/request_parser.py` instead.
 """
 
-from array import array
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
@@ -21,9 +21,8 @@ TEXT_CHARS_MAX: Final = 1000  # of an error: it may have a peer's words in it, a
 
 @lru_cache(maxsize=1024)
 def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    return "".join(f"\\u{unit:04x}" for unit in array("H", character.encode("utf-16", "surrogatepass")[2:]))
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return character if character.isprintable() else re.sub("....", r"\\u\g<0>", units)
 
 
 def printable(text: str) -> str:

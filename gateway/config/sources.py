@@ -26,8 +26,9 @@ def parse(
 
 def _checked(document: Document, config: object, in_force: Config | None = None) -> Config:
     """The configuration of a document. Raises ConfigError for all faults, clashes between values included."""
+    given = document.given
+    document.check([*clashes(config, given), *changes(config, in_force, given)] if isinstance(config, Config) else ())
     assert isinstance(config, Config)
-    document.check([*clashes(config, document.given), *changes(config, in_force, document.given)])
     return config
 
 

@@ -33,9 +33,7 @@ class Address(Struct, frozen=True):
     path: str = ""
 
     def __str__(self) -> str:
-        if self.path:
-            return f"unix:{self.path}"
-        return f"{bracketed(self.host)}:{self.port}"
+        return f"unix:{self.path}" if self.path else f"{bracketed(self.host)}:{self.port}"
 
     @property
     def here(self) -> "Address":

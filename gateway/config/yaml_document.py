@@ -82,8 +82,6 @@ class Document:
             self.fail(self.location(line + 1), f"not YAML: {''.join(words[:1])}{problem}{')' if words else ''}")
         if root is None or root.value == "":
             self.fail(self.location(1), f"the file is empty; expected a mapping{least}")
-        if not isinstance(root, yaml.MappingNode):
-            self.fail(self.location(root.start_mark.line + 1), f"expected a mapping; given {_given(root)}")
         return self.value(kind, root, "", root.start_mark.line + 1)
 
     def value(self, kind: Any, node: yaml.Node, path: str, line: int) -> object:
@@ -109,9 +107,8 @@ class Document:
     def sequence(self, kind: Any, node: yaml.Node, path: str, least: bool) -> object:
         if not isinstance(node, yaml.SequenceNode) or (least and not node.value):
             return self.expected(f"a list{' of at least one' * least}", path)
-        items = [
-            self.value(kind, item, f"{path}[{at}]", item.start_mark.line + 1) for at, item in enumerate(node.value)
-        ]
+        lines = [item.start_mark.line + 1 for item in node.value]
+        items = [self.value(kind, item, f"{path}[{at}]", lines[at]) for at, item in enumerate(node.value)]
         return _FAULTY if _FAULTY in items else tuple(items)
 
     def mapping(self, kind: Any, node: yaml.MappingNode, path: str) -> object:
@@ -194,8 +191,7 @@ class Document:
         """Raises ConfigError for all faults, these clashes among them."""
         told = list(self.faults)
         for paths, problem in clashes:
-            known = [self.locations[path] for path in paths if path in self.locations]
-            location = known[0] if known else self.location(1, paths[0])
+            location = next((self.locations[p] for p in paths if p in self.locations), self.location(1, paths[0]))
             if not any(fault.startswith(location) for fault in told):  # else a default stands for the faulty value
                 self.fault(location, problem)
         if self.faults:
@@ -221,10 +217,8 @@ def _parts(kind: Any) -> tuple[Any, Callable[[object], object] | None, bool, boo
     nullable = NoneType in get_args(kind)
     if nullable:
         [kind] = [each for each in get_args(kind) if each is not NoneType]
-    if get_origin(kind) is not Annotated:
-        return kind, None, nullable, False
-    kind, noted = get_args(kind)[:2]
-    return (kind, noted, nullable, False) if callable(noted) else (kind, None, nullable, True)
+    kind, noted, *_ = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
+    return kind, noted if callable(noted) else None, nullable, isinstance(noted, str)
 
 
 def _plain(text: str) -> object:

@@ -23,8 +23,7 @@ _OBJECTS_MAX: Final = 100_000  # and arrays, of a message whose every name is re
 _ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')
 _LEVELS: Final = ("id", "method", "params"), ("_meta", "taskId", "task"), ("ttl",)  # of message, `params`, `task`
 _ALL: Final = frozenset(name for names in _LEVELS for name in names)
-_QUOTED: Final = tuple(b'"%b"' % name.encode() for name in sorted(_ALL))
-_FOLDED: Final = tuple((quoted, quoted.lower()) for quoted in _QUOTED)
+_FOLDED: Final = tuple((b'"%b"' % name.encode(), b'"%b"' % name.lower().encode()) for name in sorted(_ALL))
 _FOLDING: Final = tuple(letter.encode() for letter in "\u017f\u212a\u0131")  # long s, Kelvin, dotless i: to s, k, i
 _READ_BYTES_MAX: Final = 64 * 1024  # beside arguments and results
 
