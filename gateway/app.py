@@ -54,10 +54,10 @@ class App:
         self._make_log: Callable[..., AccessLog] = AccessLog
         # What only a configured collector or store needs is imported only for one.
         if config.traces is not None:
-            from gateway.operate.traces import Tracing
+            from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
 
             tracing = Tracing(config.traces.endpoint)
-            self._metrics, self._make_log = tracing.metrics(), tracing.access_log
+            self._metrics, self._make_log = TracedMetrics(tracing.tracer), TracedAccessLog
             self._ending.push_async_callback(tracing.close)
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None

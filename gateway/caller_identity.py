@@ -108,10 +108,7 @@ def who(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> W
 
 
 def _digest_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for name, value in fields:
-        digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
-    return digest.digest()
+    return _digest(b"".join([b"%d:%b%d:%b" % (len(name), name, len(value), value) for name, value in fields]))
 
 
 def proof(names: Container[bytes], authorizations: Iterable[bytes]) -> str:

@@ -94,7 +94,14 @@ class AccessLog:
 
     def _end(self, ended: EndedRequest) -> None:
         message, caller, told = ended.message, ended.caller, why(ended) or _misplaced(ended)
-        cause = self._count(ended, told)
+        metrics, cause = self._metrics, None
+        metrics.request(ended)
+        if told:
+            is_fault = ended.status >= 500 or ended.code == INTERNAL_ERROR
+            cause = Reason(ended.upstream, _failure(ended, str(told["failure"])), is_fault)
+        if told or metrics.recent.is_watched:
+            row = {name: getattr(ended, name) for name in ("upstream", "kind", "status", "seconds")}
+            metrics.recent.request(cause, **row, method=named(ended.method), why=str(told.get("why", "")))
         did = _action(message) if self._audits and (caller is not None or ended.exchange is None) else None
         if did is None and not log.isEnabledFor(self._level if cause is None else logging.INFO):
             return
@@ -110,18 +117,6 @@ class AccessLog:
     def task_ended(self, viewer: Key, tool: str, status: str, digest: str) -> None:
         """A task has ended, as `viewer` was told, or as nobody saw it since."""
         _audit("end", viewer, digest, {"upstream": viewer.upstream, "tool": tool, "task_status": status})
-
-    def _count(self, ended: EndedRequest, told: dict[str, object]) -> Reason | None:
-        """Count a request, and show it on the page. Returns the cause if it has failed, as `told` says."""
-        metrics, cause = self._metrics, None
-        metrics.request(ended)
-        if told:
-            is_fault = ended.status >= 500 or ended.code == INTERNAL_ERROR
-            cause = Reason(ended.upstream, _failure(ended, str(told["failure"])), is_fault)
-        if told or metrics.recent.is_watched:
-            row = {name: getattr(ended, name) for name in ("upstream", "kind", "status", "seconds")}
-            metrics.recent.request(cause, **row, method=named(ended.method), why=str(told.get("why", "")))
-        return cause
 
 
 def why(ended: EndedRequest) -> dict[str, object]:

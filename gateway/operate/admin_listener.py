@@ -53,10 +53,10 @@ async def serve(
         return response
 
     app = web.Application(middlewares=[guarded])
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)])
     shown = status_page.Page(metrics, facts)
     app.cleanup_ctx.append(shown.running)
-    app.add_routes(status_page.routes(shown))
+    own = web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)
+    app.add_routes([*own, *status_page.routes(shown)])
     runner = web.AppRunner(app, access_log=None, logger=log)
     await runner.setup()
     try:

@@ -66,8 +66,7 @@ class Rates:
         reasons = {reason: failures.count for reason, failures in self._metrics.recent.reasons.items()}
         faults: Counter[str] = Counter()
         for reason, count in reasons.items():
-            if reason.is_fault:
-                faults[reason.upstream] += count
+            faults[reason.upstream] += count * reason.is_fault
         requests, answers = self._metrics.traffic()
         return _Sample(self._clock(), requests, faults, answers, reasons)
 

@@ -144,26 +144,24 @@ class Page:
 
     def _reasons(self, counts: Mapping[Reason, list[int]]) -> list[dict[str, Any]]:
         """Failures by reason, over all upstreams: those that clients could not help first, the most frequent first."""
-        groups: dict[tuple[str, bool], list[Reason]] = defaultdict(list)
+        groups = defaultdict[tuple[str, bool], list[Reason]](list)
         for reason in sorted(counts, key=lambda reason: -counts[reason][-1]):
             groups[reason.failure, reason.is_fault].append(reason)
         rows = []
         for (failure, is_fault), reasons in groups.items():
             recent = [self._metrics.recent.reasons[reason] for reason in reasons]
             last = max(recent, key=lambda failures: failures.last)
-            counted = [sum(column) for column in zip(*(counts[reason] for reason in reasons), strict=True)]
-            hit = [reason.upstream for reason in reasons if counts[reason][-1]]
-            rows.append(
-                {
-                    "failure": failure,
-                    "is_fault": is_fault,
-                    "counts": [*counted, sum(failures.count for failures in recent)],
-                    "upstreams": hit or [reason.upstream for reason in reasons],
-                    "since": min((f.since for f in recent if f.last >= last.since), default=last.since),
-                    "last": last.last,
-                    "why": last.why,
-                }
-            )
+            counted = map(sum, zip(*(counts[reason] for reason in reasons), strict=True))
+            row = {
+                "failure": failure,
+                "is_fault": is_fault,
+                "counts": [*counted, sum(failures.count for failures in recent)],
+                "upstreams": [r.upstream for r in reasons if counts[r][-1]] or [r.upstream for r in reasons],
+                "since": min(f.since for f in recent if f.last >= last.since),
+                "last": last.last,
+                "why": last.why,
+            }
+            rows.append(row)
         return sorted(rows, key=lambda row: (not row["is_fault"], -row["counts"][1], -row["last"]))
 
 

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from gateway.config import Log, StdioLog, Url
+from gateway.config import Url
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
@@ -34,7 +34,6 @@ from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import AccessLog, why
 from gateway.operate.metrics import UNANSWERED, VERSION, EndedRequest, Metrics, named
 from gateway.tasks.interfaces import EndedQuery
-from gateway.transport.log_rate_limit import LogLimit
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
 _FLUSH_S: Final = 2.0  # for the last spans, at the end of the process
@@ -56,18 +55,12 @@ class Tracing:
         own = Resource.create({"service.name": "taskgate", "service.version": VERSION})
         self._provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
-        self._tracer = self._provider.get_tracer("taskgate", schema_url=_CONVENTIONS)
+        self.tracer = self._provider.get_tracer("taskgate", schema_url=_CONVENTIONS)
 
     @classmethod
     def check(cls, endpoint: Url) -> None:
         """Raise ValueError unless spans can be sent as the variables say."""
         cls(endpoint)._provider.shutdown()
-
-    def metrics(self) -> Metrics:
-        return TracedMetrics(self._tracer)
-
-    def access_log(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit) -> AccessLog:
-        return TracedAccessLog(metrics, config, failed, self._tracer)
 
     async def close(self) -> None:
         """Send what waits, for a while. What is then left is lost."""
@@ -77,9 +70,7 @@ class Tracing:
 
 
 class TracedAccessLog(AccessLog):
-    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit, tracer: Tracer) -> None:
-        super().__init__(metrics, config, failed)
-        self._tracer = tracer
+    _metrics: "TracedMetrics"
 
     def began(self, message: Message | None, exchange: Exchange | None) -> None:
         """A query begins. Its span is the current one, so that steps of the query are its children."""
@@ -104,7 +95,7 @@ class TracedAccessLog(AccessLog):
         parents = [parent for each in given if (parent := _context(each)).is_valid]
         above = trace.set_span_in_context(trace.NonRecordingSpan(parents[0])) if parents else context.Context()
         links = [Link(other) for other in parents[1:] if other != parents[0]]
-        return self._tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
+        return self._metrics.tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
 
     def _of_ended(self, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
         """The span of a request that has ended: that of a query is the current one."""
@@ -160,7 +151,7 @@ def _context(traceparent: str) -> SpanContext:
 class TracedMetrics(Metrics):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
-        self._tracer = tracer
+        self.tracer = tracer
 
     def query(self, ended: EndedQuery) -> None:
         super().query(ended)
@@ -183,7 +174,7 @@ class TracedMetrics(Metrics):
     @contextmanager
     def _step(self, name: str, kind: SpanKind, said: dict[str, str]) -> Iterator[None]:
         """A span of a step, which lasts as long as the context. Its error is known by its class alone."""
-        with self._tracer.start_as_current_span(
+        with self.tracer.start_as_current_span(
             name, kind=kind, attributes=said, record_exception=False, set_status_on_exception=False
         ) as span:
             try:

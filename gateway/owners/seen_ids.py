@@ -14,7 +14,8 @@ three times.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, TypeAlias
 
 from gateway.caller_identity import Key
@@ -63,14 +64,8 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
 
     def since(self, at: int) -> list[tuple[str, int]]:
         """The ids that were first seen later than that, oldest first, without those that are denied."""
-        new: list[tuple[str, int]] = []
-        for task_id in reversed(self):
-            order = self[task_id]
-            if DENIED < order <= at:
-                break
-            if order > at:
-                new.append((task_id, order))
-        return new[::-1]
+        later = takewhile(lambda seen: not DENIED < seen[1] <= at, reversed(self.items()))
+        return [seen for seen in later if seen[1] > at][::-1]
 
 
 class Owners:
@@ -120,7 +115,7 @@ class Owners:
                 self.stored.touch(seen, now.at)
                 yield seen
 
-    def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
+    def owns(self, owners: Sequence[OwnerKey], *task_ids: object) -> bool:
         return True
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:

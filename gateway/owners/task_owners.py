@@ -109,15 +109,12 @@ class OwnTasks(Owners):
                     ids[task_id] = now.order
             self.stored.touch(ids, now.at)
 
-    def owns_all(self, owners: Sequence[OwnerKey], task_ids: Iterable[object]) -> bool:
-        return all(self.owns(owners, task_id) for task_id in task_ids)
-
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
-        """As `owns_all`, by what any replica knows. Raises Overloaded if that cannot be told."""
-        return self.owns_all(owners, task_ids)
+        """As `owns`, by what any replica knows. Raises Overloaded if that cannot be told."""
+        return self.owns(owners, *task_ids)
 
-    def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
-        return isinstance(task_id, str) and any(task_id in ids for ids in self._of(owners))
+    def owns(self, owners: Sequence[OwnerKey], *task_ids: object) -> bool:
+        return all(isinstance(i, str) and any(i in ids for ids in self._of(owners)) for i in task_ids)
 
     def may_pass(
         self, owners: Sequence[OwnerKey], data: bytes, request: Message | None = None, resumed: bool = False
@@ -143,7 +140,7 @@ class OwnTasks(Owners):
                     self.end_task(owners, task_id)
         elif (made := made_by(message, asks=observations.is_observed(request))) is not None:
             self.make(owners, made)
-        return answers or self.owns_all(owners, told_of(message, data))
+        return answers or self.owns(owners, *told_of(message, data))
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         for ids in self._of(owners):

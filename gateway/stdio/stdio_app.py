@@ -145,11 +145,11 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
         metrics, failed = Metrics(), LogLimit(asyncio.get_running_loop().time)
         make_log: Callable[..., AccessLog] = AccessLog
         if config.traces is not None:
-            from gateway.operate.traces import Tracing
+            from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
 
             tracing = Tracing(config.traces.endpoint)
             stack.push_async_callback(tracing.close)
-            metrics, make_log = tracing.metrics(), tracing.access_log
+            metrics, make_log = TracedMetrics(tracing.tracer), TracedAccessLog
         metrics.serves([STDIO.upstream], config.metrics.tasks)
         app = StdioApp(child.streams, config, metrics, make_log(metrics, config.log, failed))
         ended = _end_of(child)

@@ -314,7 +314,7 @@ def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request()
     spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
     tracer = provider.get_tracer("test")
-    journal = TracedAccessLog(OddMetrics(tracer), Log(), LogLimit(time.monotonic), tracer)
+    journal = TracedAccessLog(OddMetrics(tracer), Log(), LogLimit(time.monotonic))
 
     def query() -> Context:
         journal.began(None, None)
