@@ -52,12 +52,13 @@ class GatewayError(Exception):
     reason = b"Bad Gateway"
     code = INTERNAL_ERROR
     refuses = False  # whether it says no to who asks, and so nothing has failed
+    text = ""  # unless another is given
     before: str | None = None  # what a client reads before the text, if not the reason
     fields: Sequence[tuple[bytes, bytes]] = ()
     """Header fields of the response, beside the fields of every error."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(shown(text))
+    def __init__(self, text: str = "") -> None:
+        super().__init__(shown(text or self.text))
 
     @property
     def kind(self) -> str:
@@ -80,10 +81,7 @@ class Forbidden(GatewayError):  # `Host` or `Origin` is refused (DESIGN 7.10)
 class Internal(GatewayError):
     """A fault of the gateway itself. Clients are not told which; the log has its traceback."""
 
-    status, reason = 500, b"Internal Server Error"
-
-    def __init__(self) -> None:
-        super().__init__("a fault of taskgate itself; its log says more")
+    status, reason, text = 500, b"Internal Server Error", "a fault of taskgate itself; its log says more"
 
 
 class NoUpstream(GatewayError):  # no upstream is configured for the host and path
@@ -118,9 +116,7 @@ class UnknownTask(GatewayError):
     """A task that is not the caller's (DESIGN 8.16). Its text is that of servers, of an id that they do not know."""
 
     status, reason, code, refuses, before = 200, b"OK", INVALID_PARAMS, True, ""
-
-    def __init__(self) -> None:
-        super().__init__("Failed to retrieve task: Task not found")
+    text = "Failed to retrieve task: Task not found"
 
 
 class Overloaded(GatewayError):  # a limit is reached; a later try may succeed

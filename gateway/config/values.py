@@ -194,34 +194,19 @@ Level = Annotated[str, _one_of(*LEVELS)]
 FindAgain = Annotated[str, _one_of("credentials", "session")]
 Format = Annotated[str, _one_of("json", "text")]
 Added = Annotated[str, _one_of("x-forwarded", "forwarded", "via")]
-Prefix = Annotated[
-    str,
-    _matching(
-        r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+",
-        "a path such as /research, without . or .. in it or / at its end",
-    ),
-]
-Origin = Annotated[
-    str,
-    _matching(
-        r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?",
-        "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port",
-    ),
-]
-_URL: Final = r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*"
-PublicUrl = Annotated[
-    str,
-    _matching(
-        f"off|{_URL}",
-        "the gateway's own address as its clients use it, such as https://mcp.example or "
-        "https://mcp.example/research; or off",
-        lambda value: "off" if value is False else value,  # a bare `off` is YAML's false
-    ),
-]
-StoreUrl = Annotated[
-    str,
-    _only(
-        _is_store,
-        "redis:// or rediss://, perhaps user:password@ (percent-encoded), a host, perhaps a port and /NUMBER",
-    ),
-]
+_PREFIX: Final = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+"
+Prefix = Annotated[str, _matching(_PREFIX, "a path such as /research, without . or .. in it or / at its end")]
+_ORIGIN: Final = (
+    r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?",
+    "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port",
+)
+Origin = Annotated[str, _matching(*_ORIGIN)]
+_PUBLIC_URL: Final = (
+    r"off|https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*",
+    "the gateway's own address as its clients use it, such as https://mcp.example or "
+    "https://mcp.example/research; or off",
+    lambda value: "off" if value is False else value,  # a bare `off` is YAML's false
+)
+PublicUrl = Annotated[str, _matching(*_PUBLIC_URL)]
+_STORE: Final = "redis:// or rediss://, perhaps user:password@ (percent-encoded), a host, perhaps a port and /NUMBER"
+StoreUrl = Annotated[str, _only(_is_store, _STORE)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
-from itertools import accumulate, chain
+from itertools import accumulate, chain, product
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -109,7 +109,7 @@ def family(kind: Callable[..., Any], name: str, text: str, labels: str, rows: It
     return cast(Metric, found)
 
 
-def buckets(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, int]]:
+def buckets(bounds: Iterable[float], counts: Iterable[float]) -> list[tuple[str, float]]:
     """The cumulative buckets of a histogram. The last one is for what is beyond all bounds."""
     return list(zip([*map(floatToGoString, bounds), "+Inf"], accumulate(counts), strict=True))
 
@@ -186,13 +186,9 @@ class Metrics(Collector):
         if self.lives is not None:
             self.lives.keep(upstreams, changed)
         kinds = [kind.__name__ for kind in GatewayError.__subclasses__()]
-        for name in upstreams:
-            for counter in _BY_UPSTREAM:
-                self._counts[counter].setdefault((name,), 0)
-            for outcome in _OUTCOMES:
-                self._queries.setdefault((name, outcome), 0)
-            for kind in kinds:
-                self._failures.setdefault((name, kind), 0)
+        queries, failures = product(["queries"], upstreams, _OUTCOMES), product(["failures"], upstreams, kinds)
+        for counter, *values in chain(product(_BY_UPSTREAM, upstreams), queries, failures):
+            self._counts[counter].setdefault(tuple(values), 0)
 
     def request(self, ended: EndedRequest) -> None:
         upstream, kind, method, seconds = ended.upstream, ended.kind, ended.method, ended.seconds

@@ -33,6 +33,7 @@ class Storable(Protocol[_K]):
 
     def leave(self) -> None:
         """It is no longer stored."""
+        return
 
 
 _V = TypeVar("_V", bound=Storable)  # type: ignore[type-arg]

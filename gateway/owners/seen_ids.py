@@ -14,7 +14,7 @@ three times.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, TypeAlias
 
@@ -81,7 +81,8 @@ class Owners:
         """Take over other limits. The names in `changed` mean other servers from now on."""
         self.stored.space = _space_in(limits)
         self._find_again = limits.find_again
-        self._drop(lambda owner: owner[0] in changed)
+        for owner in [seen.key for seen in self.stored.all() if seen.key[0] in changed]:
+            self.stored.take_out(owner)
 
     def owners_of(self, key: Key) -> list[OwnerKey]:
         owners: list[OwnerKey] = []
@@ -129,10 +130,7 @@ class Owners:
 
     def end_all(self, key: Key) -> None:
         """A session has ended, for every caller."""
-        self._drop(lambda owner: owner[-1] and owner[:3] == key.of_all)
-
-    def _drop(self, goes: Callable[[OwnerKey], bool]) -> None:
-        for owner in [seen.key for seen in self.stored.all() if goes(seen.key)]:
+        for owner in [seen.key for seen in self.stored.all() if seen.key[-1] and seen.key[:3] == key.of_all]:
             self.stored.take_out(owner)
 
 

@@ -11,7 +11,7 @@ from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
-from gateway.owners.named_tasks import OF_TASKS, Made, ends, made_by, told_of
+from gateway.owners.named_tasks import OF_TASKS, Made, made_by, told_of
 from gateway.owners.seen_ids import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 
 NO_OWNER: Final = (
@@ -20,6 +20,7 @@ NO_OWNER: Final = (
 )
 
 _ID_BYTES: Final = 150  # of an id beside its text
+_ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')  # of tasks that seem to have ended the ids go first
 
 _Name: TypeAlias = tuple[str, str]  # of a task: upstream, id; a server may take many targets for one
 
@@ -136,7 +137,7 @@ class OwnTasks(Owners):
             if (task_id := observations.named(request.params)) is not None:
                 if not self.owns(owners, task_id):
                     return False  # it changed hands meanwhile
-                if ends(data):
+                if any(status in data for status in _ENDINGS):
                     self.end_task(owners, task_id)
         elif (made := made_by(message, asks=observations.is_observed(request))) is not None:
             self.make(owners, made)
