@@ -51,10 +51,10 @@ class App:
         self._make_log: Callable[..., AccessLog] = AccessLog
         # What only a configured collector or store needs is imported only for one.
         if config.traces is not None:
-            from gateway.operate.traces import Tracing
+            from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
 
             tracing = Tracing(config.traces.endpoint)
-            self.metrics, self._make_log = tracing.metrics(), tracing.access_log
+            self.metrics, self._make_log = TracedMetrics(tracing.tracer), TracedAccessLog
             self._ending.push_async_callback(tracing.close)
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
@@ -72,7 +72,7 @@ class App:
         self._apply(config, *tls.taken(config, {}))
         counts = self.metrics.connection_refused, self.metrics.handshake_failed
         self._listener = Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
-        self.metrics.gauges(self._gauges)
+        self.metrics.gauges.append(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None
         self._listens_at = config.listen  # with the port really taken, once it listens

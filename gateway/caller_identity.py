@@ -108,10 +108,7 @@ def who(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> W
 
 
 def _digest_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for name, value in fields:
-        digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
-    return digest.digest()
+    return _digest(b"".join([b"%d:%b%d:%b" % (len(name), name, len(value), value) for name, value in fields]))
 
 
 def proof(names: Container[bytes], authorizations: Iterable[bytes]) -> str:
@@ -142,10 +139,8 @@ def rate_limit_key(
     """
     fields = [(low, _as_read(low, value)) for name, value in headers if (low := name.lower())]
     names = [name.decode("latin-1") for name, _ in fields]
-    if identity_headers is None:
-        only = [name for name in _CREDENTIALS if name in names][:1]
-    else:
-        only = [name.lower() for name in identity_headers]
+    first = [name for name in _CREDENTIALS if name in names][:1]
+    only = first if identity_headers is None else [name.lower() for name in identity_headers]
     is_doubled = any(name in _CREDENTIALS and names.count(name) > 1 for name in only)
     is_new = "authorization" in only and any(name == b"authorization" and _proves(value) for name, value in fields)
     if is_doubled or is_new or (identity_headers is None and not only):
@@ -168,9 +163,8 @@ def network(address: str) -> bytes:
         parsed = ip_address(address)
     except ValueError:
         return address.encode()
-    if not isinstance(parsed, IPv6Address):
-        return parsed.packed
-    return parsed.packed[:_NETWORK_BYTES] if parsed.ipv4_mapped is None else parsed.ipv4_mapped.packed
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return (mapped or parsed).packed[:_NETWORK_BYTES]  # all of an IPv4 address
 
 
 STDIO: Final = Key.of("stdio", b"", b"", Who(b""))  # one process is one session and one identity

@@ -1,30 +1,10 @@
 """The errors of requests, as one tree. Each class has its HTTP status and JSON-RPC code.
 
-    GatewayError                502, -32603
-    ├── Ambiguous               400, -32600   a request that two may read differently (DESIGN 3.2, 8.16)
-    ├── Forbidden               403, -32600   `Host` or `Origin` is refused (DESIGN 7.10)
-    ├── Internal                500, -32603   a fault of the gateway itself
-    ├── Loop                    508, -32600   an upstream's address leads back to the gateway
-    ├── NoUpstream              404, -32600   no upstream is configured for the host and path
-    ├── RateLimited             429, -32600   too many task operations of one identity, with Retry-After
-    ├── Unclear                 200, -32602   a `ttl` that two servers may read differently (DESIGN 8.9)
-    ├── NoFilter                400, -32602   a filter for a list that the gateway does not answer (DESIGN 5.10)
-    ├── NoTasks                 400, -32602   tasks where nothing tells whose they are (DESIGN 8.16)
-    ├── UnknownTask             200, -32602   a task that is not the caller's (DESIGN 8.16)
-    ├── Overloaded              503, -32603   a limit is reached; a later try may succeed
-    ├── UpstreamUnreachable     502, -32603   no connection
-    ├── UpstreamBroken          502, -32603   the answer broke off, or is no valid answer
-    ├── UpstreamTimeout         504, -32603   no answer in time
-    ├── UpstreamRefused         as upstream   a request of the gateway's got a status of 300 or above
-    ├── UpstreamFailed          200, as upstream   a request of the gateway's got a JSON-RPC error
-    └── CannotAnswer            200, -32000   there is no filtered list for this caller, and nothing was asked
-        └── TooLarge                          the session is larger than an index may be
-
 `relay/error_response.py` makes HTTP responses of them. Requests that cannot be read get a `Refusal` of
 `http/request_parser.py` instead.
 """
 
-from array import array
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
@@ -41,9 +21,8 @@ TEXT_CHARS_MAX: Final = 1000  # of an error: it may have a peer's words in it, a
 
 @lru_cache(maxsize=1024)
 def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    return "".join(f"\\u{unit:04x}" for unit in array("H", character.encode("utf-16", "surrogatepass")[2:]))
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return character if character.isprintable() else re.sub("....", r"\\u\g<0>", units)
 
 
 def printable(text: str) -> str:
@@ -73,12 +52,13 @@ class GatewayError(Exception):
     reason = b"Bad Gateway"
     code = INTERNAL_ERROR
     refuses = False  # whether it says no to who asks, and so nothing has failed
+    text = ""  # unless another is given
     before: str | None = None  # what a client reads before the text, if not the reason
     fields: Sequence[tuple[bytes, bytes]] = ()
     """Header fields of the response, beside the fields of every error."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(shown(text))
+    def __init__(self, text: str = "") -> None:
+        super().__init__(shown(text or self.text))
 
     @property
     def kind(self) -> str:
@@ -90,32 +70,29 @@ class GatewayError(Exception):
         return jsonrpc.error(raw_id, self.code, f"{before}{self}")
 
 
-class Ambiguous(GatewayError):
+class Ambiguous(GatewayError):  # a request that two may read differently (DESIGN 3.2, 8.16)
     status, reason, code = 400, b"Bad Request", INVALID_REQUEST
 
 
-class Forbidden(GatewayError):
+class Forbidden(GatewayError):  # `Host` or `Origin` is refused (DESIGN 7.10)
     status, reason, code = 403, b"Forbidden", INVALID_REQUEST
 
 
 class Internal(GatewayError):
     """A fault of the gateway itself. Clients are not told which; the log has its traceback."""
 
-    status, reason = 500, b"Internal Server Error"
-
-    def __init__(self) -> None:
-        super().__init__("a fault of taskgate itself; its log says more")
+    status, reason, text = 500, b"Internal Server Error", "a fault of taskgate itself; its log says more"
 
 
-class NoUpstream(GatewayError):
+class NoUpstream(GatewayError):  # no upstream is configured for the host and path
     status, reason, code = 404, b"Not Found", INVALID_REQUEST
 
 
-class Loop(GatewayError):
+class Loop(GatewayError):  # an upstream's address leads back to the gateway
     status, reason, code = 508, b"Loop Detected", INVALID_REQUEST
 
 
-class RateLimited(GatewayError):
+class RateLimited(GatewayError):  # too many task operations of one identity
     status, reason, code, refuses = 429, b"Too Many Requests", INVALID_REQUEST, True
 
     def __init__(self, retry_after_s: int) -> None:
@@ -123,40 +100,38 @@ class RateLimited(GatewayError):
         self.fields = [(b"Retry-After", b"%d" % retry_after_s)]
 
 
-class Unclear(GatewayError):
+class Unclear(GatewayError):  # a `ttl` that two servers may read differently (DESIGN 8.9)
     status, reason, code, refuses, before = 200, b"OK", INVALID_PARAMS, True, "Invalid params: "
 
 
-class NoFilter(Unclear):
+class NoFilter(Unclear):  # a filter for a list that the gateway does not answer (DESIGN 5.10)
     status, reason = 400, b"Bad Request"  # over HTTP+SSE nobody reads the body of a 200
 
 
-class NoTasks(Unclear):
+class NoTasks(Unclear):  # tasks where nothing tells whose they are (DESIGN 8.16)
     status, reason = 400, b"Bad Request"  # as above
 
 
 class UnknownTask(GatewayError):
-    """As servers say it of an id that they do not know."""
+    """A task that is not the caller's (DESIGN 8.16). Its text is that of servers, of an id that they do not know."""
 
     status, reason, code, refuses, before = 200, b"OK", INVALID_PARAMS, True, ""
-
-    def __init__(self) -> None:
-        super().__init__("Failed to retrieve task: Task not found")
+    text = "Failed to retrieve task: Task not found"
 
 
-class Overloaded(GatewayError):
+class Overloaded(GatewayError):  # a limit is reached; a later try may succeed
     status, reason = 503, b"Service Unavailable"
 
 
 class UpstreamUnreachable(GatewayError):
-    pass
+    """No connection."""
 
 
 class UpstreamBroken(GatewayError):
-    pass
+    """The answer broke off, or is no valid answer."""
 
 
-class UpstreamTimeout(GatewayError):
+class UpstreamTimeout(GatewayError):  # no answer in time
     status, reason = 504, b"Gateway Timeout"
 
 

@@ -13,6 +13,7 @@ What the messages tell is decided in `tasks/observer.py`.
 """
 
 import logging
+from functools import partial
 from typing import Final
 
 from gateway.downstream.exchange import Exchange
@@ -80,7 +81,8 @@ class Interceptor:
             if (move := caller.move) is None:
                 return None
             if is_well_known(caller.target):
-                return Inspector(move.document, _document_unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
+                unread = partial(log.warning, "an authorization document passed unread")
+                return Inspector(move.document, unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
             # It may be the metadata of a resource, which may stand anywhere.
             return Inspector(self._metadata, nothing, edits=True, hold=_OFF_CHANCE)
         is_initialize = pending.kind is RequestKind.INITIALIZE
@@ -128,10 +130,6 @@ class Interceptor:
             self._sessions.take_in(caller.key, intercepted, opened, caller.is_unique)
             if (intercepted.succeeds or intercepted.task_id is not None) and not caller.is_unique:
                 caller.accept()
-
-
-def _document_unread() -> None:
-    log.warning("an authorization document passed unread")
 
 
 def nothing() -> None:

@@ -31,9 +31,7 @@ _UTF_8: Final = re.compile(rb"charset\s*=\s*\"?(?:utf-8|us-ascii)\b(?!.*charset)
 
 class OwnTasksGuard:
     def __init__(self, own: OwnTasks, sessions: Sessions, body_bytes_max: int) -> None:
-        self._own = own
-        self._sessions = sessions
-        self._body_bytes_max = body_bytes_max
+        self._own, self._sessions, self._body_bytes_max = own, sessions, body_bytes_max
         self._has_warned = False  # of callers who cannot be told apart
 
     async def check(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> list[OwnerKey]:
@@ -42,7 +40,9 @@ class OwnTasksGuard:
         Raises GatewayError; UnknownTask for another's.
         """
         _check_readable(exchange, message, self._body_bytes_max)
-        asked, owners = asked_for(message, exchange.request.taken), self._owners(exchange, caller)
+        asked, owners = asked_for(message, exchange.request.taken), list[OwnerKey]()
+        if not (exchange.authenticates or caller.is_unique or caller.is_of_http_sse):  # else he is like any other
+            owners = self._own.owners_of(caller.key)
         if message is not None and observations.is_observed(message) and caller.is_of_http_sse:
             raise NoTasks(f"{GUARD}: {NO_OWNER}")
         if message is not None and (message.method or "").startswith(OF_TASKS) and not owners:
@@ -55,18 +55,6 @@ class OwnTasksGuard:
                 lives.lookups_failed[caller.upstream.name] += 1
             raise UnknownTask
         return owners
-
-    def _owners(self, exchange: Exchange, caller: HttpCaller) -> list[OwnerKey]:
-        """The owners of a caller's tasks; none if nothing tells him from others."""
-        if exchange.authenticates or caller.is_unique or caller.is_of_http_sse:
-            return []
-        return self._own.owners_of(caller.key)
-
-    def interceptor(
-        self, exchange: Exchange, caller: HttpCaller, message: Message | None, owners: list[OwnerKey]
-    ) -> "OwnTasksInterceptor":
-        """What watches over the response."""
-        return OwnTasksInterceptor(exchange, caller, message, self._sessions, self._own, owners)
 
 
 def _check_readable(exchange: Exchange, message: Message | None, body_bytes_max: int) -> None:
@@ -88,17 +76,12 @@ class OwnTasksInterceptor(Interceptor):
     __slots__ = ("_own", "_owners", "_request")
 
     def __init__(
-        self,
-        exchange: Exchange,
-        caller: HttpCaller,
-        message: Message | None,
-        sessions: Sessions,
-        own: OwnTasks,
-        owners: list[OwnerKey],
+        self, exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions, his: list[OwnerKey]
     ) -> None:
+        """`his` are the owners of the caller's tasks."""
         super().__init__(exchange, caller, message, sessions)
-        self._own = own
-        self._owners = owners
+        assert sessions.own is not None
+        self._own, self._owners = sessions.own, his
         self._request = message if message is not None and message.is_request else None
 
     def inspector(self, response: Response) -> Inspector | None:

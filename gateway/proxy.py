@@ -24,7 +24,7 @@ from gateway.interceptor import Interceptor
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Metrics
-from gateway.own_tasks_guard import OwnTasksGuard
+from gateway.own_tasks_guard import OwnTasksGuard, OwnTasksInterceptor
 from gateway.refresh.answer import Answerer
 from gateway.relay import error_response
 from gateway.relay.admission import Admission
@@ -83,7 +83,7 @@ class Proxy:
                 misspelt = () if message is None else self._answerer.misspelt(caller, message)
                 watch = Interceptor(exchange, caller, message, self._sessions, misspelt)
             else:
-                watch = self._own.interceptor(exchange, caller, message, owners)
+                watch = OwnTasksInterceptor(exchange, caller, message, self._sessions, owners)
             await relay(exchange, caller, watch, self._limits)
         except ClientGone:
             raise
@@ -93,5 +93,5 @@ class Proxy:
         finally:
             if caller is not None:
                 caller.pool.clients -= 1
-            self._access_log.ended(exchange, caller, kind, message, perf_counter() - began_at, failed)
+            self._access_log.ended(kind, message, perf_counter() - began_at, failed, exchange, caller)
             failed = None

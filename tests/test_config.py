@@ -70,6 +70,7 @@ BAD: list[tuple[str, list[str]]] = [
         two(f", identity_headers: &a [{'A, ' * 6000}]", ", identity_headers: *a"),
         ["gate.yaml:2:", "upstreams[1].identity_headers", "more than 10000 values"],
     ),
+    ("!x\nupstreams: []\n", ["gate.yaml:1:", "expected no tag", "!x"]),
     ("listen: !!python/name:os.system x\n", ["gate.yaml:1:", "listen", "tag", "python/name"]),
     ("index: {page_size: !!int x}\n", ["gate.yaml:1:", "index.page_size", "'x'"]),
     # keys

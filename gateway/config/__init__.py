@@ -11,19 +11,16 @@ sources        a text, a file, standard input, the command line's flags
 """
 
 from gateway.config.model import (
-    Admin,
     Config,
     GuardLimits,
     HealthCheck,
     IndexLimits,
     Limits,
     Log,
-    Match,
     StdioConfig,
     StdioLog,
     StoreSettings,
     Tls,
-    Traces,
     Upstream,
     UpstreamTls,
 )
@@ -32,7 +29,7 @@ from gateway.config.values import LEVELS, Address, Url, bracketed
 from gateway.config.yaml_document import ConfigError, StartError
 
 __all__ = [
-    "LEVELS", "Address", "Admin", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits",
-    "Limits", "Log", "Match", "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Traces", "Upstream",
-    "UpstreamTls", "Url", "admin_address", "bracketed", "for_upstream", "load", "load_stdio", "parse",
+    "LEVELS", "Address", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits", "Limits", "Log",
+    "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Upstream", "UpstreamTls", "Url", "admin_address", "bracketed",
+    "for_upstream", "load", "load_stdio", "parse",
 ]  # fmt: skip

@@ -35,14 +35,12 @@ def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
         shown = given.get("admin.listen") or given.get("listen")
         yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"
     if config.traces and _is_reached_by(config.traces.endpoint, config.listen):
-        shown = given.get("traces.endpoint")
-        yield ("traces.endpoint",), f"expected the address of a collector; given {shown}, {_OWN}"
-    for at, upstream in enumerate(config.upstreams):
-        yield from _upstream_clashes(upstream, f"upstreams[{at}]", config, given)
+        yield ("traces.endpoint",), f"expected the address of a collector; given {given.get('traces.endpoint')}, {_OWN}"
     yield from limits_clashes(config.limits, given)
     names, matches = dict[str, int](), dict[Match, int]()
     for at, upstream in enumerate(config.upstreams):
         path, match = f"upstreams[{at}]", upstream.match
+        yield from _upstream_clashes(upstream, path, config, given)
         if (first := names.setdefault(upstream.name, at)) != at:
             shown = given.get(f"{path}.name", upstream.name)
             yield (f"{path}.name",), f"expected another name than that of upstreams[{first}]; given {shown}"
@@ -54,11 +52,9 @@ def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
 
 def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict[str, str]) -> Iterator[Clash]:
     if upstream.socket is not None and upstream.socket == config.listen.path:
-        shown = given.get(f"{path}.socket")
-        yield (f"{path}.socket",), f"expected the socket of an MCP server; given {shown}, {_OWN}"
+        yield (f"{path}.socket",), f"expected the socket of an MCP server; given {given.get(f'{path}.socket')}, {_OWN}"
     elif upstream.socket is None and _is_reached_by(upstream.url, config.listen):
-        shown = given.get(f"{path}.url")
-        yield (f"{path}.url",), f"expected the address of an MCP server; given {shown}, {_OWN}"
+        yield (f"{path}.url",), f"expected the address of an MCP server; given {given.get(f'{path}.url')}, {_OWN}"
     tls = upstream.tls
     if upstream.url.scheme != "https" and tls != UpstreamTls():
         yield (f"{path}.tls",), f"expected an https url beside it; given {given.get(f'{path}.url')}"

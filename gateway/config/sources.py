@@ -26,8 +26,9 @@ def parse(
 
 def _checked(document: Document, config: object, in_force: Config | None = None) -> Config:
     """The configuration of a document. Raises ConfigError for all faults, clashes between values included."""
+    given = document.given
+    document.check([*clashes(config, given), *changes(config, in_force, given)] if isinstance(config, Config) else ())
     assert isinstance(config, Config)
-    document.check([*clashes(config, document.given), *changes(config, in_force, document.given)])
     return config
 
 
@@ -60,8 +61,8 @@ def load_stdio(path: Path) -> StdioConfig:
     try:
         file.open("ab").close()
     except OSError as error:
-        given = document.given["log.file"]
-        document.check([(("log.file",), f"expected a file that can be written; given {given}: {error.strerror}")])
+        document.expected("a file that can be written", "log.file", f": {error.strerror}")
+        document.check()
     return msgspec.structs.replace(value, log=msgspec.structs.replace(value.log, file=str(file)))
 
 
@@ -85,9 +86,8 @@ def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
             try:
                 values[name] = read(text)
             except ValueError as error:
-                document.fault(f"--{name}", f"expected {error}; given {quoted(text)}")
-    if document.faults:
-        raise ConfigError(*document.faults)
+                document.expected(str(error), path)
+    document.check()
     if "admin" in values:
         values["admin"] = Admin(values["admin"])
     server = Upstream(name="upstream", url=values.pop("upstream"))

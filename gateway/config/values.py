@@ -33,9 +33,7 @@ class Address(Struct, frozen=True):
     path: str = ""
 
     def __str__(self) -> str:
-        if self.path:
-            return f"unix:{self.path}"
-        return f"{bracketed(self.host)}:{self.port}"
+        return f"unix:{self.path}" if self.path else f"{bracketed(self.host)}:{self.port}"
 
     @property
     def here(self) -> "Address":
@@ -120,39 +118,14 @@ def _read_host_name(value: object) -> str:
     return bracketed(host)
 
 
-def _read_public_url(value: object) -> object:
-    if value is False or value == "off":  # a bare `off` is YAML's false
-        return "off"
-    authority = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?"
-    if not _match(rf"https?://{authority}(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*", value):
-        raise ValueError(
-            "the gateway's own address as its clients use it, such as https://mcp.example or "
-            "https://mcp.example/research; or off"
-        )
-    return value
-
-
-def _read_store_url(value: object) -> object:
-    found = _match(r"rediss?://(?:[^\s/?#@\[\]]*@)?([^/?#@]*)(?:/[0-9]{1,4})?", value)
-    host, port = _host_port(found[1]) if found else (None, None)
-    if host is None or port == 0:
-        raise ValueError(
-            "redis:// or rediss://, perhaps user:password@ (percent-encoded), a host, perhaps a port and /NUMBER"
-        )
-    return value
-
-
-def _read_host_rule(value: object) -> object:
+def _is_peer(value: object) -> bool:
     host, port = _host_port(value)
-    if host is None or port == 0:
-        raise ValueError("upstream, preserve, or a fixed host[:port], the port from 1 to 65535")
-    return value
+    return host is not None and port != 0
 
 
-def _read_file(value: object) -> Path:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError("the name of a file")
-    return Path(value)
+def _is_store(value: object) -> bool:
+    found = _match(r"rediss?://(?:[^\s/?#@\[\]]*@)?([^/?#@]*)(?:/[0-9]{1,4})?", value)
+    return found is not None and _is_peer(found[1])
 
 
 def _read_size(value: object) -> int:
@@ -172,12 +145,6 @@ def _read_duration(value: object) -> float:
     return seconds
 
 
-def _read_rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= RATE_MAX:
-        raise ValueError(f"a number of more than 0, such as 0.5 or 10, at most {RATE_MAX}")
-    return float(value)
-
-
 def _only(allows: Callable[[Any], bool], allowed: str, read: _Reader = lambda value: value) -> _Reader:
     def checked(value: object) -> object:
         if not allows(found := read(value)):
@@ -187,8 +154,8 @@ def _only(allows: Callable[[Any], bool], allowed: str, read: _Reader = lambda va
     return checked
 
 
-def _matching(pattern: str, allowed: str) -> _Reader:
-    return _only(lambda value: _match(pattern, value) is not None, allowed)
+def _matching(pattern: str, allowed: str, read: _Reader = lambda value: value) -> _Reader:
+    return _only(lambda value: _match(pattern, value) is not None, allowed, read)
 
 
 def _one_of(*choices: str) -> _Reader:
@@ -209,34 +176,37 @@ Size = Annotated[int, _read_size]  # bytes
 Memory = Annotated[int, _only(lambda size: size >= 2**20, "a size of 1MiB or more", _read_size)]  # bytes
 _COUNT: Final = f"a whole number from 1 to {COUNT_MAX}"
 Count = Annotated[int, _only(lambda value: type(value) is int and 1 <= value <= COUNT_MAX, _COUNT)]
-Rate = Annotated[float, _read_rate]  # a second
+_RATE: Final = f"a number of more than 0, such as 0.5 or 10, at most {RATE_MAX}"
+Rate = Annotated[float, _only(lambda value: type(value) in (int, float) and 0 < value <= RATE_MAX, _RATE)]  # a second
 Switch = Annotated[bool, _only(lambda value: isinstance(value, bool), "true or false")]
-File = Annotated[Path, _read_file]
-LogFile = Annotated[str, _matching(r"[^\0]+", "the name of a file")]  # the file need not exist yet
+_FILE: Final = _matching(r"[^\0]+", "the name of a file")
+File = Annotated[Path, _FILE]
+LogFile = Annotated[str, _FILE]  # the file need not exist yet
 _SOCKET: Final = f"the path of a Unix socket, from / on, of at most {_SOCKET_BYTES_MAX} bytes"
 Socket = Annotated[str, _only(_is_socket, _SOCKET)]
 Target = Annotated[str, _matching(r"/[!-\"$-~]*", "a path such as /healthz, perhaps with a query")]
 HostName = Annotated[str, _read_host_name]  # as in a Host header: lower case, IPv6 in brackets, no port
-HostRule = Annotated[str, _read_host_rule]
+_HOST: Final = "upstream, preserve, or a fixed host[:port], the port from 1 to 65535"
+HostRule = Annotated[str, _only(_is_peer, _HOST)]
 Name = Annotated[str, _matching("[a-z0-9][a-z0-9_-]*", "text like [a-z0-9][a-z0-9_-]* (a number in quotes)")]
 HeaderName = Annotated[str, _matching(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "a header's name such as X-Org")]
 Level = Annotated[str, _one_of(*LEVELS)]
 FindAgain = Annotated[str, _one_of("credentials", "session")]
 Format = Annotated[str, _one_of("json", "text")]
 Added = Annotated[str, _one_of("x-forwarded", "forwarded", "via")]
-Prefix = Annotated[
-    str,
-    _matching(
-        r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+",
-        "a path such as /research, without . or .. in it or / at its end",
-    ),
-]
-Origin = Annotated[
-    str,
-    _matching(
-        r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?",
-        "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port",
-    ),
-]
-PublicUrl = Annotated[str, _read_public_url]
-StoreUrl = Annotated[str, _read_store_url]
+_PREFIX: Final = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+"
+Prefix = Annotated[str, _matching(_PREFIX, "a path such as /research, without . or .. in it or / at its end")]
+_ORIGIN: Final = (
+    r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?",
+    "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port",
+)
+Origin = Annotated[str, _matching(*_ORIGIN)]
+_PUBLIC_URL: Final = (
+    r"off|https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*",
+    "the gateway's own address as its clients use it, such as https://mcp.example or "
+    "https://mcp.example/research; or off",
+    lambda value: "off" if value is False else value,  # a bare `off` is YAML's false
+)
+PublicUrl = Annotated[str, _matching(*_PUBLIC_URL)]
+_STORE: Final = "redis:// or rediss://, perhaps user:password@ (percent-encoded), a host, perhaps a port and /NUMBER"
+StoreUrl = Annotated[str, _only(_is_store, _STORE)]

@@ -61,6 +61,9 @@ class Document:
         self.faults.append(text if text.isprintable() else repr(text)[1:-1])
         return _FAULTY
 
+    def expected(self, allowed: str, path: str, why: str = "") -> object:
+        return self.fault(self.locations[path], f"expected {allowed}; given {self.given[path]}{why}")
+
     def fail(self, location: str, problem: str) -> NoReturn:
         self.fault(location, problem)
         raise ConfigError(*self.faults)
@@ -79,8 +82,6 @@ class Document:
             self.fail(self.location(line + 1), f"not YAML: {''.join(words[:1])}{problem}{')' if words else ''}")
         if root is None or root.value == "":
             self.fail(self.location(1), f"the file is empty; expected a mapping{least}")
-        if not isinstance(root, yaml.MappingNode):
-            self.fail(self.location(root.start_mark.line + 1), f"expected a mapping; given {_given(root)}")
         return self.value(kind, root, "", root.start_mark.line + 1)
 
     def value(self, kind: Any, node: yaml.Node, path: str, line: int) -> object:
@@ -95,21 +96,19 @@ class Document:
         if nullable and isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
             return None
         if reader is not None:
-            return self.scalar(reader, node, path, nullable)
+            found = self.scalar(reader, node, path, nullable)
+            return self.file(self.folder / found, path) if kind is Path and isinstance(found, str) else found
         if get_origin(kind) is tuple:
             return self.sequence(get_args(kind)[0], node, path, least)
         if not isinstance(node, yaml.MappingNode):
-            return self.fault(location, f"expected a mapping; given {_given(node)}")
+            return self.expected("a mapping", path)
         return self.mapping(kind, node, path)
 
     def sequence(self, kind: Any, node: yaml.Node, path: str, least: bool) -> object:
         if not isinstance(node, yaml.SequenceNode) or (least and not node.value):
-            return self.fault(
-                self.locations[path], f"expected a list{' of at least one' * least}; given {_given(node)}"
-            )
-        items = [
-            self.value(kind, item, f"{path}[{at}]", item.start_mark.line + 1) for at, item in enumerate(node.value)
-        ]
+            return self.expected(f"a list{' of at least one' * least}", path)
+        lines = [item.start_mark.line + 1 for item in node.value]
+        items = [self.value(kind, item, f"{path}[{at}]", lines[at]) for at, item in enumerate(node.value)]
         return _FAULTY if _FAULTY in items else tuple(items)
 
     def mapping(self, kind: Any, node: yaml.MappingNode, path: str) -> object:
@@ -142,35 +141,27 @@ class Document:
 
     def scalar(self, reader: Callable[[object], object], node: yaml.Node, path: str, nullable: bool) -> object:
         """A scalar, by its reader. Text with variables is read as text; if that fails, as YAML would read it."""
-        tries: list[object]
+        tries, allowed = [_constructed(node)], ""
         if isinstance(node, yaml.ScalarNode) and "${" in node.value:
-            text = self.expanded(node.value, path)
-            if text is None:
+            if (text := self.expanded(node.value, path)) is None:
                 return _FAULTY
             tries = [text, _plain(text)]
-        else:
-            tries = [_constructed(node)]
-        allowed = ""
         for value in tries:
             if value is None and nullable:
                 return None
             try:
-                found = reader(value)
+                return reader(value)
             except ValueError as error:
                 allowed = str(error)
-            else:
-                return self.file(found, path) if isinstance(found, Path) else found
-        return self.fault(self.locations[path], f"expected {allowed}; given {self.given[path]}")
+        return self.expected(allowed, path)
 
-    def file(self, name: Path, path: str) -> object:
+    def file(self, file: Path, path: str) -> object:
         """The path of a file that the configuration names; `_FAULTY` if the file cannot be read."""
-        file = self.folder / name
         try:
             if self.opens:
                 file.open("rb").close()
         except OSError as error:
-            problem = f"expected a file that can be read; given {self.given[path]}: {error.strerror}"
-            return self.fault(self.locations[path], problem)
+            return self.expected("a file that can be read", path, f": {error.strerror}")
         return file
 
     def expanded(self, text: str, path: str) -> str | None:
@@ -183,27 +174,24 @@ class Document:
                 try:
                     return _secret(self.folder / file)
                 except (OSError, ValueError) as error:
-                    faults.append(f"a file of UTF-8 that can be read, of at most 64 KiB, as {file}: {_why(error)}")
-                    return ""
-            if name is None:
+                    why = error.strerror if isinstance(error, OSError) else error
+                    faults.append(f"a file of UTF-8 that can be read, of at most 64 KiB, as {file}: {why}")
+            elif name is None:
                 faults.append("${NAME} or ${NAME:-default}, the name of letters, digits and _; or ${file:PATH}")
-                return ""
-            value = os.environ.get(name)
-            if value is None and default is None:
+            elif default is None and name not in os.environ:
                 faults.append(f"{name} in the environment, or a default as in ${{{name}:-default}}")
-            return default[2:] if default is not None and not value else value or ""
+            return os.environ.get(name or "") or (default or "")[2:]
 
         expanded = _VARIABLE.sub(value_of, text)
         for fault in faults:
-            self.fault(self.locations[path], f"expected {fault}; given {self.given[path]}")
+            self.expected(fault, path)
         return None if faults else expanded
 
-    def check(self, clashes: Iterable[Clash]) -> None:
+    def check(self, clashes: Iterable[Clash] = ()) -> None:
         """Raises ConfigError for all faults, these clashes among them."""
         told = list(self.faults)
         for paths, problem in clashes:
-            known = [self.locations[path] for path in paths if path in self.locations]
-            location = known[0] if known else self.location(1, paths[0])
+            location = next((self.locations[p] for p in paths if p in self.locations), self.location(1, paths[0]))
             if not any(fault.startswith(location) for fault in told):  # else a default stands for the faulty value
                 self.fault(location, problem)
         if self.faults:
@@ -218,14 +206,10 @@ def _secret(file: Path) -> str:
         data = opened.read(_SECRET_BYTES_MAX + 1)
     if len(data) > _SECRET_BYTES_MAX:
         raise ValueError("it is larger")
-    text = data.decode()
-    return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is no UTF-8"
-    return (error.strerror or "") if isinstance(error, OSError) else str(error)
+    try:
+        return re.sub(r"\r?\n\Z", "", data.decode())
+    except UnicodeDecodeError:
+        raise ValueError("it is no UTF-8") from None
 
 
 def _parts(kind: Any) -> tuple[Any, Callable[[object], object] | None, bool, bool]:
@@ -233,10 +217,8 @@ def _parts(kind: Any) -> tuple[Any, Callable[[object], object] | None, bool, boo
     nullable = NoneType in get_args(kind)
     if nullable:
         [kind] = [each for each in get_args(kind) if each is not NoneType]
-    if get_origin(kind) is not Annotated:
-        return kind, None, nullable, False
-    kind, noted = get_args(kind)[:2]
-    return (kind, noted, nullable, False) if callable(noted) else (kind, None, nullable, True)
+    kind, noted, *_ = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
+    return kind, noted if callable(noted) else None, nullable, isinstance(noted, str)
 
 
 def _plain(text: str) -> object:

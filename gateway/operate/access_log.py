@@ -17,7 +17,7 @@ learns an id.
 """
 
 import logging
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -65,82 +65,63 @@ class AccessLog:
 
     def ended(
         self,
-        exchange: "Exchange",
-        caller: "HttpCaller | None",
         kind: str,
         message: Message | None,
         seconds: float,
         error: GatewayError | None,
+        exchange: "Exchange | None" = None,
+        caller: "HttpCaller | None" = None,
+        code: int | None = None,
+        made: str | None = None,
     ) -> None:
-        """A request has ended. `kind` is relayed, answered or refused; `message` is the message in its body."""
-        upstream = caller.upstream.name if caller is not None else ""
-        if caller is not None and caller.drifts:
-            self._metrics.drifted(upstream)
-        status, code = exchange.response.status or CLIENT_LEFT, exchange.error_code
-        if error is not None:
-            code = None if isinstance(error, UpstreamRefused) else error.code
-        method = message.method if message is not None else None
-        told = why(error, code, status) or _misplaced(exchange, caller, message)
-        what, is_whole = method or exchange.request.method.decode(), exchange.response.finished
-        cause = self._count(EndedRequest(upstream, kind, what, status, seconds, error, code, is_whole), told)
-        did = _action(message) if self._audits and caller is not None else None
+        """A request has ended. `kind` is relayed, answered or refused; `message` is the message in its body.
+
+        Over stdio there is no exchange that tells the `code` of a JSON-RPC error, and the id of the task that was made.
+        """
+        upstream, is_whole = caller.upstream.name if caller is not None else "", True
+        if exchange is None:  # a status as over HTTP: an alert counts the gateway's own 502 and 504
+            upstream, status = STDIO.upstream, 200 if error is None else error.status
+            method = "" if message is None else message.method or ""
+        else:
+            status, is_whole = exchange.response.status or CLIENT_LEFT, exchange.response.finished
+            method, code, made = exchange.method_of(message), exchange.error_code, exchange.task_id
+            if error is not None:
+                code = None if isinstance(error, UpstreamRefused) else error.code
+            if caller is not None and caller.drifts:
+                self._metrics.drifted(upstream)
+        said = upstream, kind, method, status, seconds, error, code, is_whole, message, made, exchange, caller
+        self._end(EndedRequest(*said))
+
+    def _end(self, ended: EndedRequest) -> None:
+        message, caller, told = ended.message, ended.caller, why(ended) or _misplaced(ended)
+        metrics, cause = self._metrics, None
+        metrics.request(ended)
+        if told:
+            is_fault = ended.status >= 500 or ended.code == INTERNAL_ERROR
+            cause = Reason(ended.upstream, _failure(ended, str(told["failure"])), is_fault)
+        if told or metrics.recent.is_watched:
+            row = {name: getattr(ended, name) for name in ("upstream", "kind", "status", "seconds")}
+            metrics.recent.request(cause, **row, method=named(ended.method), why=str(told.get("why", "")))
+        did = _action(message) if self._audits and (caller is not None or ended.exchange is None) else None
         if did is None and not log.isEnabledFor(self._level if cause is None else logging.INFO):
             return
-        said = {**_request(exchange, upstream, kind, method), "status": status, "seconds": round(seconds, 6), **told}
-        self._write(said, cause)
-        if did is not None and caller is not None and message is not None:
-            _audit(did, caller.key, _digest_of(exchange.task_id, message), _with_tool(did, message) | said)
-
-    def ended_over_stdio(
-        self,
-        kind: str,
-        message: Message,
-        seconds: float,
-        code: int | None,
-        error: GatewayError | None,
-        task_id: str | None,
-    ) -> None:
-        """A request was answered over stdio: by an error if there is a `code`, or with the task of that id."""
-        method = message.method or ""
-        status = 200 if error is None else error.status  # as over HTTP: an alert counts the gateway's own 502 and 504
-        told = why(error, code, status)
-        cause = self._count(EndedRequest(STDIO.upstream, kind, method, status, seconds, error, code, True), told)
-        said: dict[str, object] = {"upstream": STDIO.upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX]}
-        said |= {"seconds": round(seconds, 6), **told}
-        self._write(said, cause)
-        if self._audits and (did := _action(message)) is not None:
-            _audit(did, STDIO, _digest_of(task_id, message), _with_tool(did, message) | said)
+        said = {**_said(ended), "seconds": round(ended.seconds, 6), **told}
+        log.log(self._level, "request", extra=said)
+        if cause is not None:
+            self.failed.say(log, logging.INFO, "failed", said, cause)
+        if did is not None and message is not None:
+            tool = {"tool": tool_of(message)} if did == "create" else {}
+            key = STDIO if caller is None else caller.key
+            _audit(did, key, _digest_of(ended.made, message), tool | said)
 
     def task_ended(self, viewer: Key, tool: str, status: str, digest: str) -> None:
         """A task has ended, as `viewer` was told, or as nobody saw it since."""
         _audit("end", viewer, digest, {"upstream": viewer.upstream, "tool": tool, "task_status": status})
 
-    def _count(self, ended: EndedRequest, told: dict[str, object]) -> Reason | None:
-        """Count a request, and show it on the page. Returns the cause if it has failed, as `told` says."""
-        metrics, status, cause = self._metrics, ended.status, None
-        metrics.request(ended)
-        if told:
-            is_fault = status >= 500 or ended.code == INTERNAL_ERROR
-            cause = Reason(ended.upstream, _failure(told, status), is_fault)
-        if told or metrics.recent.is_watched:
-            metrics.recent.request(
-                cause,
-                upstream=ended.upstream,
-                kind=ended.kind,
-                method=named(ended.method),
-                status=status,
-                seconds=ended.seconds,
-                why=str(told.get("why", "")),
-            )
-        return cause
 
-    def _write(self, said: dict[str, object], cause: Reason | None) -> None:
-        log.log(self._level, "request", extra=said)
-        if cause is not None:
-            self.failed.say(log, logging.INFO, "failed", said, cause)
-
-
-def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
+def why(ended: EndedRequest) -> dict[str, object]:
+    """What failed, and why; empty if nothing did."""
+    error, code, status = ended.error, ended.code, ended.status
     said: dict[str, object] = {} if code is None else {"code": code}
     if error is not None:
         return {**said, "failure": error.kind, "why": str(error)}
@@ -151,46 +132,45 @@ def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, 
     return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}"} if status >= 500 else {}
 
 
-def _misplaced(exchange: "Exchange", caller: "HttpCaller | None", message: Message | None) -> dict[str, object]:
+def _misplaced(ended: EndedRequest) -> dict[str, object]:
     """Why a message that was relayed is no use at this address; empty if the answer does not say so."""
-    status = exchange.response.status
-    if caller is None or message is None or not 300 <= status <= 404:
+    status, message, caller = ended.status, ended.message, ended.caller
+    if ended.exchange is None or caller is None or message is None or not 300 <= status <= 404:
         return {}
-    said = "" if status == 404 and message.method != "initialize" else caller.misplaced(status, exchange.location)
+    location = ended.exchange.location
+    said = "" if status == 404 and message.method != "initialize" else caller.misplaced(status, location)
     return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}: {said}"} if said else {}
 
 
-def _failure(said: dict[str, object], status: int) -> str:
+def _failure(ended: EndedRequest, failure: str) -> str:
     """What failed, as the page groups it: the name in the log, and the code or status if it tells kinds apart."""
-    failure = str(said["failure"])
-    if failure == "JsonRpcError":
-        return f"{failure} {coded(cast(int, said['code']))}"
-    return f"{failure} {status}" if failure in ("UpstreamStatus", "UpstreamRefused") else failure
+    if failure == "JsonRpcError" and ended.code is not None:
+        return f"{failure} {coded(ended.code)}"
+    return f"{failure} {ended.status}" if failure in ("UpstreamStatus", "UpstreamRefused") else failure
 
 
-def _request(exchange: "Exchange", upstream: str, kind: str, method: str | None) -> dict[str, object]:
-    request = exchange.request
-    said: dict[str, object] = {"upstream": upstream, "kind": kind, "http_method": request.method.decode("latin-1")}
-    if method is not None:
-        said["method"] = method[:_METHOD_CHARS_MAX]
-    said["path"] = request.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
-    said["client"] = exchange.connection.address
-    given = request.headers.get(b"x-request-id") or request.headers.get(b"traceparent")
-    if given is not None:
-        said["request_id"] = given.decode("latin-1")[:_ID_CHARS_MAX]
+def _said(ended: EndedRequest) -> dict[str, object]:
+    said: dict[str, object] = {"upstream": ended.upstream, "kind": ended.kind}
+    message, exchange = ended.message, ended.exchange
+    if exchange is not None:
+        said["http_method"] = exchange.request.method.decode("latin-1")
+    if message is not None and message.method is not None:
+        said["method"] = message.method[:_METHOD_CHARS_MAX]
+    if exchange is not None:
+        request = exchange.request
+        said["path"] = request.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
+        said["client"] = exchange.connection.address
+        given = request.headers.get(b"x-request-id") or request.headers.get(b"traceparent")
+        if given is not None:
+            said["request_id"] = given.decode("latin-1")[:_ID_CHARS_MAX]
+        said["status"] = ended.status
     return said
 
 
 def _action(message: Message | None) -> str | None:
     if message is None or not message.is_request:
         return None
-    if message.method in _ACTIONS:
-        return _ACTIONS[message.method]
-    return "create" if bytes(message.task) else None
-
-
-def _with_tool(did: str, message: Message) -> dict[str, object]:
-    return {"tool": tool_of(message)} if did == "create" else {}
+    return _ACTIONS.get(message.method or "") or ("create" if bytes(message.task) else None)
 
 
 def _digest_of(task_id: str | None, message: Message) -> str:
@@ -201,11 +181,5 @@ def _digest_of(task_id: str | None, message: Message) -> str:
 
 def _audit(did: str, key: Key, task: str, said: dict[str, object]) -> None:
     """Write a line of the audit. The digests in `key` are empty over stdio. `said` is what the request's line says."""
-    extra: dict[str, object] = {"action": did}
-    if key.identity:
-        extra["caller"] = key.identity.hex()
-    if key.session:
-        extra["session"] = key.session.hex()
-    if task:
-        extra["task"] = task
-    audit_log.info("audit", extra=extra | said)
+    digests = {"caller": key.identity.hex(), "session": key.session.hex(), "task": task}
+    audit_log.info("audit", extra={"action": did, **{name: each for name, each in digests.items() if each}, **said})

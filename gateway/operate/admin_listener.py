@@ -53,10 +53,10 @@ async def serve(
         return response
 
     app = web.Application(middlewares=[guarded])
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)])
     shown = status_page.Page(metrics, facts)
     app.cleanup_ctx.append(shown.running)
-    app.add_routes(status_page.routes(shown))
+    own = web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)
+    app.add_routes([*own, *status_page.routes(shown)])
     runner = web.AppRunner(app, access_log=None, logger=log)
     await runner.setup()
     try:
@@ -81,11 +81,8 @@ def why_not(key: str, address: Address, error: OSError) -> str:
 def check_unused(path: str) -> None:
     """Raise OSError if a process listens on a Unix socket: the loop would replace that socket, used or not."""
     with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        if probe.connect_ex(path) == 0:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:

@@ -31,14 +31,8 @@ class JsonLines(logging.Formatter):
     """A record as one line of JSON: time, level, logger, message, and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": _time(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_fields(record),
-        }
-        return printable(_json(line))
+        line = {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        return printable(_json({"time": _time(record), **line, **_fields(record)}))
 
 
 class TextLines(logging.Formatter):

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from operator import sub
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -11,6 +12,8 @@ from gateway.operate.recent_failures import Reason
 
 SLOT_S: Final = 5.0
 SLOTS: Final = (12, 60)  # of 1 and 5 minutes
+
+_NONE: Final = (0,) * (len(SECONDS) + 1)
 
 Each: TypeAlias = Mapping[str, int]
 
@@ -35,10 +38,7 @@ class Rates:
         now, last = self._read(), self._samples[-1]
         answers = {name: last.answers[name] if last.answers.get(name) == n else n for name, n in now.answers.items()}
         self._samples.append(now._replace(answers=answers))
-        self._curves = {
-            name: {"requests": self._curve("requests", name), "faults": self._curve("faults", name)}
-            for name in now.requests
-        }
+        self._curves = {n: {f: self._curve(f, n) for f in ("requests", "faults")} for n in now.requests}
 
     def show(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[Reason, list[int]]]:
         """For 1 and 5 minutes: `rate` a second, `failing` from 0 to 1 or None, `p95` in seconds or None."""
@@ -54,14 +54,11 @@ class Rates:
                 failing.append(min(faults / requests, 1.0) if requests else None)
             return {"rate": rate, "failing": failing}
 
-        each = {
-            name: {
-                **window(name),
-                "p95": [_p95(one.answers.get(name), now.answers.get(name)) for one in before],
-                "curve": self._curves.get(name),
-            }
-            for name in now.requests
-        }
+        def p95(name: str) -> list[float | None]:
+            counts = [map(sub, now.answers.get(name, _NONE), one.answers.get(name, _NONE)) for one in before]
+            return [quantile(0.95, list(each), SECONDS) for each in counts]
+
+        each = {name: {**window(name), "p95": p95(name), "curve": self._curves.get(name)} for name in now.requests}
         reasons = {r: [n - one.reasons.get(r, 0) for one in before] for r, n in now.reasons.items()}
         return window(*now.requests), each, reasons
 
@@ -69,22 +66,13 @@ class Rates:
         reasons = {reason: failures.count for reason, failures in self._metrics.recent.reasons.items()}
         faults: Counter[str] = Counter()
         for reason, count in reasons.items():
-            if reason.is_fault:
-                faults[reason.upstream] += count
+            faults[reason.upstream] += count * reason.is_fault
         requests, answers = self._metrics.traffic()
         return _Sample(self._clock(), requests, faults, answers, reasons)
 
     def _curve(self, field: str, name: str) -> list[int]:
         counts = [getattr(sample, field).get(name, 0) for sample in self._samples]
         return [after - before for before, after in pairwise(counts)]
-
-
-def _p95(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> float | None:
-    """The seconds that 95 % stayed below; None if there were none."""
-    if after is None:
-        return None
-    counts = after if before is None else [a - b for a, b in zip(after, before, strict=True)]
-    return quantile(0.95, counts, SECONDS)
 
 
 def quantile(share: float, counts: Sequence[int], bounds: Sequence[float]) -> float | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import metadata
@@ -144,26 +144,24 @@ class Page:
 
     def _reasons(self, counts: Mapping[Reason, list[int]]) -> list[dict[str, Any]]:
         """Failures by reason, over all upstreams: those that clients could not help first, the most frequent first."""
-        groups: dict[tuple[str, bool], list[Reason]] = defaultdict(list)
+        groups = defaultdict[tuple[str, bool], list[Reason]](list)
         for reason in sorted(counts, key=lambda reason: -counts[reason][-1]):
             groups[reason.failure, reason.is_fault].append(reason)
         rows = []
         for (failure, is_fault), reasons in groups.items():
             recent = [self._metrics.recent.reasons[reason] for reason in reasons]
             last = max(recent, key=lambda failures: failures.last)
-            counted = [sum(column) for column in zip(*(counts[reason] for reason in reasons), strict=True)]
-            hit = [reason.upstream for reason in reasons if counts[reason][-1]]
-            rows.append(
-                {
-                    "failure": failure,
-                    "is_fault": is_fault,
-                    "counts": [*counted, sum(failures.count for failures in recent)],
-                    "upstreams": hit or [reason.upstream for reason in reasons],
-                    "since": min((f.since for f in recent if f.last >= last.since), default=last.since),
-                    "last": last.last,
-                    "why": last.why,
-                }
-            )
+            counted = map(sum, zip(*(counts[reason] for reason in reasons), strict=True))
+            row = {
+                "failure": failure,
+                "is_fault": is_fault,
+                "counts": [*counted, sum(failures.count for failures in recent)],
+                "upstreams": [r.upstream for r in reasons if counts[r][-1]] or [r.upstream for r in reasons],
+                "since": min(f.since for f in recent if f.last >= last.since),
+                "last": last.last,
+                "why": last.why,
+            }
+            rows.append(row)
         return sorted(rows, key=lambda row: (not row["is_fault"], -row["counts"][1], -row["last"]))
 
 
@@ -241,20 +239,15 @@ def _whose(name: str) -> str:
 
 
 def routes(page: Page) -> list[web.RouteDef]:
+    files = {file.name: file.read_bytes() for file in _FOLDER.iterdir() if file.suffix in _TYPES}
+
     async def read(_: web.Request) -> web.Response:
         return web.Response(body=orjson.dumps(page.status()), content_type="application/json", headers=_HEADERS)
 
-    found = [web.get("/page/status.json", read)]
-    for file in _FOLDER.iterdir():
-        if file.suffix in _TYPES:
-            address = "/" if file.name == "index.html" else f"/page/{file.name}"
-            headers = _ICONS if file.suffix == ".svg" else _HEADERS
-            found.append(web.get(address, _file(file.read_bytes(), _TYPES[file.suffix], headers)))
-    return found
+    async def send(request: web.Request) -> web.Response:
+        name = request.path.removeprefix("/page/").removeprefix("/") or "index.html"
+        kind, headers = _TYPES[Path(name).suffix], _ICONS if name.endswith(".svg") else _HEADERS
+        return web.Response(body=files[name], content_type=kind, charset="utf-8", headers=headers)
 
-
-def _file(data: bytes, kind: str, headers: Mapping[str, str]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def send(_: web.Request) -> web.Response:
-        return web.Response(body=data, content_type=kind, charset="utf-8", headers=headers)
-
-    return send
+    addresses = ["/", *(f"/page/{name}" for name in files if name != "index.html")]
+    return [web.get("/page/status.json", read), *(web.get(address, send) for address in addresses)]

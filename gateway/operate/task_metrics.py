@@ -2,20 +2,17 @@
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
-from gateway.operate.metrics import Metrics
+from gateway.operate.metrics import Metrics, buckets, family
 from gateway.operate.request_rates import SLOTS, quantile
 from gateway.tasks.lifecycles import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
 
-_BOUNDS: Final = [*map(floatToGoString, DURATIONS), "+Inf"]
 _LIVE: Final = ("working", "input_required", OTHER)
-_LABELS: Final = ("upstream", "tool", "status")
+_LABELS: Final = "upstream tool status"
 
 
 class SeenTasks(Collector):
@@ -79,23 +76,16 @@ def _read(lives: Lives) -> dict[Series, int]:
 
 
 def _families(lives: Lives) -> Iterator[Metric]:
-    tasks = GaugeMetricFamily("taskgate_tasks", "Tasks that were seen, and have not ended.", labels=_LABELS)
-    oldest = GaugeMetricFamily("taskgate_task_oldest_seconds", "Now less createdAt, of the oldest.", labels=_LABELS)
-    started = CounterMetricFamily("taskgate_tasks_started", "Tasks that were seen live.", labels=_LABELS[:2])
-    ended = CounterMetricFamily("taskgate_tasks_ended", "Tasks that were seen live and have ended.", labels=_LABELS)
-    took = HistogramMetricFamily("taskgate_task_duration_seconds", "lastUpdatedAt less createdAt.", labels=_LABELS)
-    failed = CounterMetricFamily("taskgate_task_lookups_failed", "tasks/get of an unknown id.", labels=_LABELS[:1])
-    for series, began in lives.live.items():
-        tasks.add_metric(series, len(began))
-        if began:
-            oldest.add_metric(series, lives.age_s(series))
-    for series, count in lives.counts.items():
-        if series[2] == STARTED:
-            started.add_metric(series[:2], count)
-        else:
-            ended.add_metric(series, count)
-    for series, spans in lives.durations.items():
-        took.add_metric(series, list(zip(_BOUNDS, accumulate(spans[:-1]), strict=True)), spans[-1])
-    for upstream, count in lives.lookups_failed.items():
-        failed.add_metric([upstream], count)
-    yield from (tasks, oldest, started, ended, took, failed)
+    live, counts = lives.live.items(), lives.counts.items()
+    tasks = "Tasks that were seen, and have not ended."
+    yield family(GaugeMetricFamily, "tasks", tasks, _LABELS, ((series, len(began)) for series, began in live))
+    oldest = ((series, lives.age_s(series)) for series, began in live if began)
+    yield family(GaugeMetricFamily, "task_oldest_seconds", "Now less createdAt, of the oldest.", _LABELS, oldest)
+    started = (((upstream, tool), count) for (upstream, tool, status), count in counts if status == STARTED)
+    yield family(CounterMetricFamily, "tasks_started", "Tasks that were seen live.", "upstream tool", started)
+    ended = (each for each in counts if each[0][2] != STARTED)
+    yield family(CounterMetricFamily, "tasks_ended", "Tasks that were seen live and have ended.", _LABELS, ended)
+    took = ((series, buckets(DURATIONS, spans[:-1]), spans[-1]) for series, spans in lives.durations.items())
+    yield family(HistogramMetricFamily, "task_duration_seconds", "lastUpdatedAt less createdAt.", _LABELS, took)
+    failed = (((upstream,), count) for upstream, count in lives.lookups_failed.items())
+    yield family(CounterMetricFamily, "task_lookups_failed", "tasks/get of an unknown id.", "upstream", failed)

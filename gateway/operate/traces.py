@@ -26,17 +26,14 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from gateway.caller_identity import STDIO
-from gateway.config import Log, StdioLog, Url
+from gateway.config import Url
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.operate.access_log import CLIENT_LEFT, AccessLog, why
-from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
-from gateway.relay.caller import HttpCaller
+from gateway.operate.access_log import AccessLog, why
+from gateway.operate.metrics import UNANSWERED, VERSION, EndedRequest, Metrics, named
 from gateway.tasks.interfaces import EndedQuery
-from gateway.transport.log_rate_limit import LogLimit
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
 _FLUSH_S: Final = 2.0  # for the last spans, at the end of the process
@@ -58,18 +55,12 @@ class Tracing:
         own = Resource.create({"service.name": "taskgate", "service.version": VERSION})
         self._provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
-        self._tracer = self._provider.get_tracer("taskgate", schema_url=_CONVENTIONS)
+        self.tracer = self._provider.get_tracer("taskgate", schema_url=_CONVENTIONS)
 
     @classmethod
     def check(cls, endpoint: Url) -> None:
         """Raise ValueError unless spans can be sent as the variables say."""
         cls(endpoint)._provider.shutdown()
-
-    def metrics(self) -> Metrics:
-        return TracedMetrics(self._tracer)
-
-    def access_log(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit) -> AccessLog:
-        return TracedAccessLog(metrics, config, failed, self._tracer)
 
     async def close(self) -> None:
         """Send what waits, for a while. What is then left is lost."""
@@ -79,57 +70,20 @@ class Tracing:
 
 
 class TracedAccessLog(AccessLog):
-    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit, tracer: Tracer) -> None:
-        super().__init__(metrics, config, failed)
-        self._tracer = tracer
+    _metrics: "TracedMetrics"
 
     def began(self, message: Message | None, exchange: Exchange | None) -> None:
         """A query begins. Its span is the current one, so that steps of the query are its children."""
         context.attach(trace.set_span_in_context(self._begin(message, exchange, time_ns())))
 
-    def ended(
-        self,
-        exchange: Exchange,
-        caller: HttpCaller | None,
-        kind: str,
-        message: Message | None,
-        seconds: float,
-        error: GatewayError | None,
-    ) -> None:
+    def _end(self, ended: EndedRequest) -> None:
         try:
-            super().ended(exchange, caller, kind, message, seconds, error)
+            super()._end(ended)
         finally:
             now = time_ns()
-            span = self._of_ended(message, exchange, now - round(seconds * 1e9))
+            span = self._of_ended(ended.message, ended.exchange, now - round(ended.seconds * 1e9))
             if span.is_recording():
-                span.set_attribute("taskgate.kind", kind)
-                _say_exchange(span, exchange, caller)
-                if message is not None:
-                    _say_message(span, message)
-                code = exchange.error_code if error is None or isinstance(error, UpstreamRefused) else error.code
-                _say_failure(span, code, why(error, exchange.error_code, exchange.response.status or CLIENT_LEFT))
-            span.end(now)
-
-    def ended_over_stdio(
-        self,
-        kind: str,
-        message: Message,
-        seconds: float,
-        code: int | None,
-        error: GatewayError | None,
-        task_id: str | None,
-    ) -> None:
-        try:
-            super().ended_over_stdio(kind, message, seconds, code, error, task_id)
-        finally:
-            now = time_ns()
-            span = self._of_ended(message, None, now - round(seconds * 1e9))
-            if span.is_recording():
-                span.set_attributes(
-                    {"taskgate.kind": kind, "taskgate.upstream": STDIO.upstream, "network.transport": "pipe"}
-                )
-                _say_message(span, message)
-                _say_failure(span, code, why(error, code, 200))
+                _say(span, ended)
             span.end(now)
 
     def _begin(self, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
@@ -141,7 +95,7 @@ class TracedAccessLog(AccessLog):
         parents = [parent for each in given if (parent := _context(each)).is_valid]
         above = trace.set_span_in_context(trace.NonRecordingSpan(parents[0])) if parents else context.Context()
         links = [Link(other) for other in parents[1:] if other != parents[0]]
-        return self._tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
+        return self._metrics.tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
 
     def _of_ended(self, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
         """The span of a request that has ended: that of a query is the current one."""
@@ -152,34 +106,31 @@ class TracedAccessLog(AccessLog):
         return span
 
 
-def _say_exchange(span: Span, exchange: Exchange, caller: HttpCaller | None) -> None:
-    http_method = named(exchange.request.method.decode("latin-1"))
-    span.update_name(http_method)
-    span.set_attribute("http.request.method", http_method)
-    span.set_attribute("http.response.status_code", exchange.response.status or CLIENT_LEFT)
-    span.set_attribute("network.transport", "unix" if exchange.connection.address == "unix" else "tcp")
-    revision = exchange.request.headers.get(b"mcp-protocol-version")
-    if revision is not None and _REVISION.fullmatch(revision):
-        span.set_attribute("mcp.protocol.version", revision.decode())
-    if caller is not None:
-        span.set_attribute("taskgate.upstream", caller.upstream.name)
-
-
-def _say_message(span: Span, message: Message) -> None:
-    if message.method is None:
-        return
-    span.update_name(named(message.method))
-    span.set_attribute("mcp.method.name", named(message.method))
-    if message.is_request and (message_id := _text(message.id)):
-        span.set_attribute("jsonrpc.request.id", message_id)
-
-
-def _say_failure(span: Span, code: int | None, said: dict[str, object]) -> None:
+def _say(span: Span, ended: EndedRequest) -> None:
+    message, exchange, code = ended.message, ended.exchange, ended.code
+    said, name = {"taskgate.kind": ended.kind, "network.transport": "pipe"}, "request"
+    if exchange is not None:
+        name = said["http.request.method"] = named(exchange.request.method.decode("latin-1"))
+        span.set_attribute("http.response.status_code", ended.status)
+        said["network.transport"] = "unix" if exchange.connection.address == "unix" else "tcp"
+        revision = exchange.request.headers.get(b"mcp-protocol-version")
+        if revision is not None and _REVISION.fullmatch(revision):
+            said["mcp.protocol.version"] = revision.decode()
+        if isinstance(ended.error, UpstreamRefused):
+            code = exchange.error_code
+    if exchange is None or ended.caller is not None:
+        said["taskgate.upstream"] = ended.upstream
+    if message is not None and message.method is not None:
+        name = said["mcp.method.name"] = named(message.method)
+        if message.is_request and (message_id := _text(message.id)):
+            said["jsonrpc.request.id"] = message_id
     if code is not None:
-        span.set_attribute("rpc.response.status_code", str(code))
-    if said:
-        span.set_attribute("error.type", str(said["failure"]))
+        said["rpc.response.status_code"] = str(code)
+    if failed := why(ended):
+        said["error.type"] = str(failed["failure"])
         span.set_status(StatusCode.ERROR)
+    span.update_name(name)
+    span.set_attributes(said)
 
 
 def _text(raw: Raw) -> str:
@@ -200,7 +151,7 @@ def _context(traceparent: str) -> SpanContext:
 class TracedMetrics(Metrics):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
-        self._tracer = tracer
+        self.tracer = tracer
 
     def query(self, ended: EndedQuery) -> None:
         super().query(ended)
@@ -223,7 +174,7 @@ class TracedMetrics(Metrics):
     @contextmanager
     def _step(self, name: str, kind: SpanKind, said: dict[str, str]) -> Iterator[None]:
         """A span of a step, which lasts as long as the context. Its error is known by its class alone."""
-        with self._tracer.start_as_current_span(
+        with self.tracer.start_as_current_span(
             name, kind=kind, attributes=said, record_exception=False, set_status_on_exception=False
         ) as span:
             try:

@@ -88,13 +88,12 @@ class Stored(Generic[_K, _V]):
         self._by_key.move_to_end(one.key)
         size_bytes = one.size_bytes
         self.size_bytes += size_bytes - one.stored_bytes
-        one.stored_bytes, one.used_at = size_bytes, now
+        one.stored_bytes = size_bytes
         if self._is_full and size_bytes > self.space.bytes_max and not one.queries:
             self.take_out(one.key)
         while self._is_full and (oldest := next((o for o in self._by_key.values() if not o.queries), None)) is not None:
             self.take_out(oldest.key)
-        if self.on_use is not None and one.key in self._by_key:
-            self.on_use(one, now)
+        self.touch(one, now)
 
     def touch(self, one: _V, now: float) -> None:
         """It is used now, and as large as before."""
@@ -110,17 +109,14 @@ class Stored(Generic[_K, _V]):
         return self.size_bytes + beside_bytes > self.space.bytes_max or len(self._by_key) > self.space.number_max
 
     def expire(self, now: float) -> None:
-        oldest = next(iter(self._by_key.values()), None)
-        while oldest is not None and now - oldest.used_at >= self.space.idle_s:
+        while self._by_key and now - (oldest := next(iter(self._by_key.values()))).used_at >= self.space.idle_s:
             if oldest.queries or now < oldest.kept_until:
                 self.use(oldest, now)
             else:
                 self.take_out(oldest.key)
-            oldest = next(iter(self._by_key.values()), None)
 
     def take_out(self, key: _K) -> None:
-        one = self._by_key.pop(key, None)
-        if one is not None:
+        if (one := self._by_key.pop(key, None)) is not None:
             self.size_bytes -= one.stored_bytes
             one.stored_bytes = 0
             one.leave()

@@ -20,11 +20,9 @@ OF_TASKS: Final = "tasks/"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
 _TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
 _OBJECTS_MAX: Final = 100_000  # and arrays, of a message whose every name is read: each takes time
-_ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')
 _LEVELS: Final = ("id", "method", "params"), ("_meta", "taskId", "task"), ("ttl",)  # of message, `params`, `task`
 _ALL: Final = frozenset(name for names in _LEVELS for name in names)
-_QUOTED: Final = tuple(b'"%b"' % name.encode() for name in sorted(_ALL))
-_FOLDED: Final = tuple((quoted, quoted.lower()) for quoted in _QUOTED)
+_FOLDED: Final = tuple((b'"%b"' % name.encode(), b'"%b"' % name.lower().encode()) for name in sorted(_ALL))
 _FOLDING: Final = tuple(letter.encode() for letter in "\u017f\u212a\u0131")  # long s, Kelvin, dotless i: to s, k, i
 _READ_BYTES_MAX: Final = 64 * 1024  # beside arguments and results
 
@@ -75,11 +73,6 @@ def made_by(response: Message, asks: bool) -> Made | None:
     ttl_ms = jsonrpc.decoded(_number, jsonrpc.member(task, "ttl")) or 0.0
     task_id = named(task)
     return None if task_id is None else Made(task_id, min(ttl_ms / 1000, _TTL_S_MAX))
-
-
-def ends(data: bytes) -> bool:
-    """Whether an answer about one task seems to say that it has ended. Of too many such ids go first, and no more."""
-    return any(status in data for status in _ENDINGS)
 
 
 def _named(message: Message, data: bytes, related_only: bool = True) -> list[object] | None:

@@ -14,7 +14,8 @@ three times.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, TypeAlias
 
 from gateway.caller_identity import Key
@@ -46,10 +47,6 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
         self.key = key
         self._denials: Counter[str] = Counter()
 
-    def lacks(self, task_id: str) -> bool:
-        """Whether an answer that shows a task says something new that is kept."""
-        return len(task_id) <= ID_CHARS_MAX and task_id not in self and len(self) < self.ids_max
-
     def drop(self, task_id: str) -> None:
         super().drop(task_id)
         self._denials.pop(task_id, None)
@@ -67,14 +64,8 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
 
     def since(self, at: int) -> list[tuple[str, int]]:
         """The ids that were first seen later than that, oldest first, without those that are denied."""
-        new: list[tuple[str, int]] = []
-        for task_id in reversed(self):
-            order = self[task_id]
-            if DENIED < order <= at:
-                break
-            if order > at:
-                new.append((task_id, order))
-        return new[::-1]
+        later = takewhile(lambda seen: not DENIED < seen[1] <= at, reversed(self.items()))
+        return [seen for seen in later if seen[1] > at][::-1]
 
 
 class Owners:
@@ -90,7 +81,8 @@ class Owners:
         """Take over other limits. The names in `changed` mean other servers from now on."""
         self.stored.space = _space_in(limits)
         self._find_again = limits.find_again
-        self._drop(lambda owner: owner[0] in changed)
+        for owner in [seen.key for seen in self.stored.all() if seen.key[0] in changed]:
+            self.stored.take_out(owner)
 
     def owners_of(self, key: Key) -> list[OwnerKey]:
         owners: list[OwnerKey] = []
@@ -103,16 +95,13 @@ class Owners:
     def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
         """An answer to a caller has shown tasks, or that he `made` one."""
         for owner in owners:
-            seen = self.stored.get(owner)
-            new = [i for i in task_ids if seen is None or made or seen.lacks(i)]
-            if new:
-                seen = SeenIds(owner) if seen is None else seen
-                for task_id in new:
-                    if len(task_id) <= ID_CHARS_MAX:
-                        seen.put(task_id, now.order)
-                self.stored.use(seen, now.at)
-            elif seen is not None:
-                self.stored.touch(seen, now.at)
+            if (seen := self.stored.get(owner)) is None:
+                seen = SeenIds(owner)
+            is_open = made or len(seen) < seen.ids_max
+            new = [i for i in task_ids if len(i) <= ID_CHARS_MAX and is_open and (made or i not in seen)]
+            for task_id in new:
+                seen.put(task_id, now.order)
+            (self.stored.use if new else self.stored.touch)(seen, now.at)
 
     def deny(self, owners: Iterable[OwnerKey], task_id: str, asked: int, had_it: bool) -> None:
         for owner in owners:
@@ -127,7 +116,7 @@ class Owners:
                 self.stored.touch(seen, now.at)
                 yield seen
 
-    def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
+    def owns(self, owners: Sequence[OwnerKey], *task_ids: object) -> bool:
         return True
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
@@ -141,10 +130,7 @@ class Owners:
 
     def end_all(self, key: Key) -> None:
         """A session has ended, for every caller."""
-        self._drop(lambda owner: owner[-1] and owner[:3] == key.of_all)
-
-    def _drop(self, goes: Callable[[OwnerKey], bool]) -> None:
-        for owner in [seen.key for seen in self.stored.all() if goes(seen.key)]:
+        for owner in [seen.key for seen in self.stored.all() if seen.key[-1] and seen.key[:3] == key.of_all]:
             self.stored.take_out(owner)
 
 

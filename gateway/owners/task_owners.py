@@ -11,7 +11,7 @@ from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
-from gateway.owners.named_tasks import OF_TASKS, Made, ends, made_by, told_of
+from gateway.owners.named_tasks import OF_TASKS, Made, made_by, told_of
 from gateway.owners.seen_ids import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 
 NO_OWNER: Final = (
@@ -20,6 +20,7 @@ NO_OWNER: Final = (
 )
 
 _ID_BYTES: Final = 150  # of an id beside its text
+_ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')  # of tasks that seem to have ended the ids go first
 
 _Name: TypeAlias = tuple[str, str]  # of a task: upstream, id; a server may take many targets for one
 
@@ -109,15 +110,12 @@ class OwnTasks(Owners):
                     ids[task_id] = now.order
             self.stored.touch(ids, now.at)
 
-    def owns_all(self, owners: Sequence[OwnerKey], task_ids: Iterable[object]) -> bool:
-        return all(self.owns(owners, task_id) for task_id in task_ids)
-
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
-        """As `owns_all`, by what any replica knows. Raises Overloaded if that cannot be told."""
-        return self.owns_all(owners, task_ids)
+        """As `owns`, by what any replica knows. Raises Overloaded if that cannot be told."""
+        return self.owns(owners, *task_ids)
 
-    def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
-        return isinstance(task_id, str) and any(task_id in ids for ids in self._of(owners))
+    def owns(self, owners: Sequence[OwnerKey], *task_ids: object) -> bool:
+        return all(isinstance(i, str) and any(i in ids for ids in self._of(owners)) for i in task_ids)
 
     def may_pass(
         self, owners: Sequence[OwnerKey], data: bytes, request: Message | None = None, resumed: bool = False
@@ -139,11 +137,11 @@ class OwnTasks(Owners):
             if (task_id := observations.named(request.params)) is not None:
                 if not self.owns(owners, task_id):
                     return False  # it changed hands meanwhile
-                if ends(data):
+                if any(status in data for status in _ENDINGS):
                     self.end_task(owners, task_id)
         elif (made := made_by(message, asks=observations.is_observed(request))) is not None:
             self.make(owners, made)
-        return answers or self.owns_all(owners, told_of(message, data))
+        return answers or self.owns(owners, *told_of(message, data))
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         for ids in self._of(owners):

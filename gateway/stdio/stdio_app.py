@@ -145,11 +145,11 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
         metrics, failed = Metrics(), LogLimit(asyncio.get_running_loop().time)
         make_log: Callable[..., AccessLog] = AccessLog
         if config.traces is not None:
-            from gateway.operate.traces import Tracing
+            from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
 
             tracing = Tracing(config.traces.endpoint)
             stack.push_async_callback(tracing.close)
-            metrics, make_log = tracing.metrics(), tracing.access_log
+            metrics, make_log = TracedMetrics(tracing.tracer), TracedAccessLog
         metrics.serves([STDIO.upstream], config.metrics.tasks)
         app = StdioApp(child.streams, config, metrics, make_log(metrics, config.log, failed))
         ended = _end_of(child)
@@ -162,7 +162,7 @@ async def _shown(app: StdioApp, name: str, metrics: "Metrics", address: Address)
     """Show it to operators. Returns what ends that. Raises StartError."""
     from gateway.operate import admin_listener, status_page
 
-    metrics.gauges(app.gauges)
+    metrics.gauges.append(app.gauges)
     server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": time(), "why": ""}
     config = Config(upstreams=())
     runner = await admin_listener.serve(

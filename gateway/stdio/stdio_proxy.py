@@ -164,8 +164,7 @@ class StdioProxy:
         finally:
             reservation.close()
             if self._access_log is not None:
-                seconds = self._clock() - began_at
-                self._access_log.ended_over_stdio("answered", message, seconds, code, failed, None)
+                self._access_log.ended("answered", message, self._clock() - began_at, failed, code=code)
 
     # ---- from the server ----
 
@@ -236,7 +235,7 @@ class StdioProxy:
         """A request of the client's was answered, by an error if there is a code."""
         if self._access_log is not None and passed is not None and passed.is_clear:
             seconds = self._clock() - passed.at.at
-            self._access_log.ended_over_stdio("relayed", passed.request, seconds, code, None, task_id)
+            self._access_log.ended("relayed", passed.request, seconds, None, code=code, made=task_id)
 
     def _take_in(self, intercepted: Intercepted) -> None:
         if intercepted.not_advertised:

@@ -90,8 +90,8 @@ class SharedOwn(OwnTasks):
             return not task_ids
         for wait_s in _WAITS_S:
             await asyncio.sleep(wait_s)
-            has_learnt = await self.learn(owners, again=not self.owns_all(owners, task_ids))
-            if self.owns_all(owners, task_ids):
+            has_learnt = await self.learn(owners, again=not self.owns(owners, *task_ids))
+            if self.owns(owners, *task_ids):
                 self._use(owners, task_ids)
                 return True
             if not has_learnt:

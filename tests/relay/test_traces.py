@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
-from typing import Final, cast
+from typing import Final
 
 import pytest
 from opentelemetry.context import Context, get_current
@@ -21,8 +21,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.config import Log
-from gateway.downstream.exchange import Exchange
-from gateway.http.fields import Headers
+from gateway.mcp import jsonrpc
+from gateway.operate.metrics import EndedRequest
 from gateway.operate.traces import TracedAccessLog, TracedMetrics
 from gateway.transport.log_rate_limit import LogLimit
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
@@ -305,37 +305,21 @@ async def test_a_tracestate_is_in_no_span_and_no_log_and_goes_up_as_it_came(gate
             assert "t0ken5ecret" not in rig.gateway.log
 
 
-class OddWire:
-    """Its connection."""
-
-    address = "127.0.0.1"
-
-
-class OddRequest:
-    """A request whose record fails: llhttp lets no such method in."""
-
-    method, target, status, headers, connection = b"\xff", b"/mcp", 200, Headers(), OddWire()
-    error_code: int | None = None
-    task_id: str | None = None
-
-    @property
-    def request(self) -> "OddRequest":
-        return self
-
-    response = request
+class OddMetrics(TracedMetrics):
+    def request(self, ended: EndedRequest) -> None:
+        raise ZeroDivisionError
 
 
 def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request() -> None:
     spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
     tracer = provider.get_tracer("test")
-    journal = TracedAccessLog(TracedMetrics(tracer), Log(), LogLimit(time.monotonic), tracer)
+    journal = TracedAccessLog(OddMetrics(tracer), Log(), LogLimit(time.monotonic))
 
     def query() -> Context:
-        request = cast(Exchange, OddRequest())
-        journal.began(None, request)
-        with pytest.raises(UnicodeDecodeError):
-            journal.ended(request, None, "answered", None, 0.0, None)
+        journal.began(None, None)
+        with pytest.raises(ZeroDivisionError):
+            journal.ended("answered", jsonrpc.Message("2.0"), 0.0, None)
         return get_current()
 
     assert not copy_context().run(query)
