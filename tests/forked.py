@@ -28,7 +28,7 @@ from gateway.cli import command_line  # noqa: F401 (what a fresh process would i
 from gateway.stdio.stdio_proxy import StdioProxy  # noqa: F401 (likewise)
 from tests.launch import NO_AUTHORITIES, POLL_S, ROOT, RUN_S, Running, spawned
 
-OWN_AT: Final = ("gateway.refresh.crawler", "gateway.stdio.stdio_proxy")
+OWN_AT: Final = ("gateway.refresh.crawler", "gateway.stdio.messages")
 
 
 class Ended(NamedTuple):

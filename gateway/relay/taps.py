@@ -8,7 +8,7 @@ passes unread.
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,11 +38,6 @@ class Inspector(msgspec.Struct, frozen=True):
     hold: Hold = Hold()  # what is held of a JSON body that is edited
 
 
-class Watch(Protocol):
-    def inspector(self, response: Response) -> Inspector | None:
-        """The response's head has come. Returns what is done with its body; None if it passes."""
-
-
 class Tap(NamedTuple):
     """What a body passes through on its way to the client."""
 
@@ -67,7 +62,7 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
         _reframe(response, decode, None)
         return Tap(events.edit, events.rest, is_edited=True)
     if not inspector.edits:
-        copy = BodyTap(inspector, decode, bytes_max, reservation, response)
+        copy = BodyTap(inspector, decode, bytes_max, reservation, response.body_bytes)
         return Tap(copy.inspect, copy.end)
     held, is_whole = await _held(response, inspector.hold.seconds, hold_max, reservation)
     if not is_whole:
@@ -129,15 +124,13 @@ def _unread(inspector: Inspector) -> Callable[[bytes], bytes]:
 class BodyTap:
     """Inspects a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
 
-    def __init__(
-        self, inspector: Inspector, decode: Decode, bytes_max: int, reservation: Reservation, response: Response
-    ) -> None:
+    def __init__(self, inspector: Inspector, decode: Decode, bytes_max: int, reservation: Reservation, length: int):
         self._to = inspector
         self._decode = decode
         self._bytes_max = bytes_max
         self._reservation = reservation
         self._copy: bytearray | None = bytearray()
-        self._length = response.body_bytes or -1
+        self._length = length  # of the body; 0 if it is unknown
 
     def inspect(self, piece: bytes) -> bytes:
         if self._copy is None:

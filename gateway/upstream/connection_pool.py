@@ -10,6 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter, time
 from types import TracebackType
 from typing import Final, Self
@@ -36,6 +37,7 @@ _TURNS: Final = 2  # of the event loop: in these it reads what has arrived
 _DISTRUST_S: Final = 3600.0
 
 
+@dataclass(eq=False)
 class Call:
     """One exchange with the upstream, as a context: leaving it before both messages are whole closes the connection.
 
@@ -43,14 +45,13 @@ class Call:
     check the state is told by whoever checks: its status decides.
     """
 
-    def __init__(self, pool: "Pool", method: bytes, client: Requestor | None, is_check: bool) -> None:
-        self._pool = pool
-        self._method = method
-        self._client = client
-        self._is_check = is_check
-        self._connection: UpstreamConnection | None = None
-        self._sent = False  # the request has gone out whole
-        self._began_at = 0.0
+    _pool: "Pool"
+    _method: bytes
+    _client: Requestor | None = None
+    _is_check: bool = False
+    _connection: UpstreamConnection | None = None
+    _sent: bool = False  # the request has gone out whole
+    _began_at: float = 0.0
 
     async def __aenter__(self) -> Self:
         slots = self._pool.context.slots
@@ -176,7 +177,7 @@ class Pool:
         self.buffers = buffers
         self.heads = heads  # of responses that came before
         self.links = links  # shared by all pools
-        self._limits = limits
+        self.limits = limits
         self._loop = asyncio.get_running_loop()
         self._idle: list[UpstreamConnection] = []
         self._is_stopped = False  # for good: a connection that is given back is closed
@@ -205,7 +206,7 @@ class Pool:
             finally:
                 connection.close()
         try:
-            connection = await self.dialer.connect(lambda: UpstreamConnection(self, self._loop, self._limits))
+            connection = await self.dialer.connect(lambda: UpstreamConnection(self, self._loop, self.limits))
         except TimeoutError:
             why = f"no connection to the upstream at {self.dialer.where} within {self.config.connect_timeout:g} s"
             self.state.unreachable(why)

@@ -12,6 +12,7 @@ import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -20,7 +21,7 @@ from typing import Final
 import msgspec
 
 from gateway.caller_identity import is_of_one_message
-from gateway.config import Limits, Upstream
+from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
 from gateway.http.addresses import misplaced
 from gateway.http.fields import EVENT_STREAM, Headers
@@ -46,24 +47,14 @@ _PLAIN: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")  # what a field can have f
 _ENCODED: Final = b"=?base64?%b?="  # ... for any other (SEP-2243)
 
 
+@dataclass(eq=False)
 class HttpChannel:
-    def __init__(
-        self,
-        pool: Pool,
-        target: bytes,
-        headers: Headers,
-        limits: Limits,
-        accept: Sequence[tuple[bytes, bytes]],
-        on_response: Callable[[Response], None],
-        on_message: Callable[[bytes], Awaitable[None]],
-    ) -> None:
-        self._pool = pool
-        self._target = target
-        self._headers = headers
-        self._limits = limits
-        self._accept = accept
-        self._on_response = on_response
-        self._on_message = on_message
+    _pool: Pool
+    _target: bytes
+    _headers: Headers
+    _accept: Sequence[tuple[bytes, bytes]]
+    _on_response: Callable[[Response], None]
+    _on_message: Callable[[bytes], Awaitable[None]]
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
@@ -80,7 +71,7 @@ class HttpChannel:
         return before + name, behind
 
     async def _exchange(self, request: bytes, raw_id: bytes) -> Message:
-        stream = _Stream(self._limits.inspected_event_bytes_max)
+        stream = _Stream(self._pool.limits.inspected_event_bytes_max)
         method = b"POST"
         for _ in range(_POLLS_MAX):
             async with AsyncExitStack() as leaving:
@@ -121,7 +112,7 @@ class HttpChannel:
             raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
 
     async def _whole(self, response: Response) -> bytes:
-        bytes_max = self._limits.inspected_body_bytes_max
+        bytes_max = self._pool.limits.inspected_body_bytes_max
         reservation, body = Reservation(self._pool.buffers), bytearray()
         try:
             while piece := await response.body.read():
