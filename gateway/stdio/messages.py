@@ -210,9 +210,10 @@ class LargeLine:
                 self._reservation.set(size_bytes)
                 return []
             pieces = self.close()
-            message_id = jsonrpc.id_of(jsonrpc.member(b"".join([each.raw for each in pieces]), "id"))
-            self.stays = has_room and self._caller.asked(message_id)
-            if self.stays:
+            self.stays = False
+            if has_room:
+                message_id = jsonrpc.id_of(jsonrpc.member(b"".join([each.raw for each in pieces]), "id"))
+                self.stays = self._caller.asked(message_id)
                 self._caller.answer(message_id, None)
         if line.ended:
             self._caller.answer(self.id, None)
@@ -266,10 +267,8 @@ class Unanswered:
         """The request that a response with that id answers; None if none waits."""
         passed = self._pop(message_id)
         if passed is not None and passed.times + passed.cancelled > 1:
-            if passed.times:  # those that were not cancelled are answered first
-                left = passed._replace(times=passed.times - 1)
-            else:
-                left = passed._replace(cancelled=passed.cancelled - 1)
+            waits = passed.times > 0  # those that were not cancelled are answered first
+            left = passed._replace(times=passed.times - waits, cancelled=passed.cancelled - (not waits))
             self._keep(message_id, left)
         return passed
 

@@ -13,14 +13,14 @@ from gateway.config import Address, Config, StdioConfig
 from gateway.errors import printable
 from gateway.operate import log_format
 from gateway.stdio.child import Child, Streams
-from gateway.stdio.messages import UNANSWERED_MAX, Outlet
+from gateway.stdio.messages import Outlet
 from gateway.stdio.pipes import PipeSource
 from gateway.stdio.stdio_proxy import NoCounts, StdioProxy
 from gateway.transport.memory_budget import Buffers
 
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
-    from gateway.operate.metrics import Gauge, Metrics
+    from gateway.operate.metrics import Metrics
 
 log = logging.getLogger("taskgate.request")
 
@@ -35,11 +35,12 @@ class StdioApp:
         self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", access_log: "AccessLog | NoCounts"
     ) -> None:
         buffers = self._buffers = Buffers(config.limits.held_bytes_max)
-        self._config = config
+        self._drain_timeout_s = config.limits.drain_timeout
         self._failed = access_log.failed
         self._client, self._server = Outlet(streams.to_client, buffers), Outlet(streams.to_server, buffers)
         self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
         self._proxy = StdioProxy(config, self._client, self._server, counts, access_log)
+        self.gauges = self._proxy.gauges
 
     async def run(self, ended: "asyncio.Future[int]") -> int:
         """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
@@ -52,27 +53,13 @@ class StdioApp:
             for work in done:
                 work.result()  # raises: a fault in the gateway ends the gateway
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.limits.drain_timeout):
+            async with asyncio.timeout(self._drain_timeout_s):
                 await self._rest(down)
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
         self._failed.flush()
         return ended.result()
-
-    def gauges(self) -> "dict[str, Gauge]":
-        config, name = self._config, STDIO.upstream
-        return {
-            **self._proxy.sessions.gauges(),
-            "connections": ("Clients.", 1),
-            "queries_in_flight": ("Filtered tasks/list under way.", self._proxy.answering),
-            "queries_in_flight_max": ("Limit of queries_in_flight.", config.limits.connections_max),
-            **self._buffers.gauges(),
-            "upstream_up": ("1: the server runs.", {name: 1.0}),
-            "requests_in_flight": ("Requests of the client that have not been answered.", {name: self._proxy.waiting}),
-            "upstream_requests_in_flight": ("Requests to the server that have not ended.", {name: self._proxy.out}),
-            "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
-        }
 
     async def _up(self) -> None:
         await self._proxy.serve_client(self._from_client)

@@ -12,7 +12,7 @@ One process is one session. A line that is no JSON, or too large to be read, pas
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.caller_identity import STDIO
@@ -24,7 +24,7 @@ from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
 from gateway.refresh import answer
 from gateway.stdio.lines import Line, LineParser, Sight
-from gateway.stdio.messages import LargeLine, Outlet, Passed, StdioCaller, StdioReply, Unanswered
+from gateway.stdio.messages import UNANSWERED_MAX, LargeLine, Outlet, Passed, StdioCaller, StdioReply, Unanswered
 from gateway.stdio.pipes import PipeSource
 from gateway.tasks.observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
 from gateway.tasks.sessions import CapabilityCache, Sessions
@@ -32,11 +32,12 @@ from gateway.transport.memory_budget import Reservation
 
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
-    from gateway.operate.metrics import Metrics
+    from gateway.operate.metrics import Gauge, Metrics
 
 log = logging.getLogger("taskgate.request")
 
 _UNREAD: Final = Message("2.0")  # a request of which nothing but the id is known
+_OUT_HELP: Final = "Requests to the server that have not ended."
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 
 
@@ -70,8 +71,8 @@ class StdioProxy:
 
         Returns the last line, which was not carried, if it has no end: the gateway's own must not stand behind it.
         """
-        parser, reservation = LineParser(self._limits.inspected_body_bytes_max), Reservation(self._buffers)
-        try:
+        parser = LineParser(self._limits.inspected_body_bytes_max)
+        with closing(Reservation(self._buffers)) as reservation:
             while piece := await source.read():
                 for number, line in enumerate(parser.feed(piece), 1):
                     if not await take(line):
@@ -80,8 +81,6 @@ class StdioProxy:
                         await asyncio.sleep(0)
                 reservation.set(parser.pending_bytes)
                 await to.drain()
-        finally:
-            reservation.close()
         return parser.rest()
 
     # ---- from the client ----
@@ -107,7 +106,11 @@ class StdioProxy:
             self._pass_unread(line)
             return False
         if (position := self._answerer.position(self._caller, message)) is not None:
-            await self._begin(message, position, len(line.raw))
+            await self._to_client.drain_own()  # a client that takes no answers is not read beyond its next query
+            is_full = len(self._answering) >= self._limits.connections_max
+            work = asyncio.create_task(self._answer(message, position, len(line.raw), is_full))
+            self._answering.add(work)
+            work.add_done_callback(self._answering.discard)
             return True
         if message.method == "notifications/cancelled":
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
@@ -132,18 +135,9 @@ class StdioProxy:
         if request_id is not None:
             self._unanswered.note(request_id, Passed(_UNREAD, self.sessions.now(), is_clear=False))
 
-    async def _begin(self, message: Message, position: Position | BadQuery, size_bytes: int) -> None:
-        """Answer a query in the background. A client that takes no answers is not read beyond its next query."""
-        await self._to_client.drain_own()
-        is_full = len(self._answering) >= self._limits.connections_max
-        work = asyncio.create_task(self._answer(message, position, size_bytes, is_full))
-        self._answering.add(work)
-        work.add_done_callback(self._answering.discard)
-
     async def _answer(self, message: Message, position: Position | BadQuery, size_bytes: int, is_full: bool) -> None:
         reservation, began_at = Reservation(self._buffers), self._clock()
         reply = StdioReply(self._to_client, reservation, size_bytes)
-        code: int | None = None
         failed: GatewayError | None = None
         self._access_log.began(message, None)
         try:
@@ -151,17 +145,16 @@ class StdioProxy:
                 raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
             reservation.hold(size_bytes)
             await self._answerer.answer(reply, self._caller, message, position)
-            code = reply.error_code
         except Exception as error:
             failed = error if isinstance(error, GatewayError) else Internal()
             if failed is not error:
                 log.exception("a request could not be handled", extra={"method": "tasks/list"})
-            reply.send(failed.message(bytes(message.id)))
-            code = failed.code
+            reply.refuse(failed.message(bytes(message.id)), failed.code)
             without_frames(error)
         finally:
             reservation.close()
-            self._access_log.ended_over_stdio("answered", message, self._clock() - began_at, code, failed, None)
+            seconds, code = self._clock() - began_at, reply.error_code
+            self._access_log.ended_over_stdio("answered", message, seconds, code, failed, None)
 
     # ---- from the server ----
 
@@ -234,19 +227,19 @@ class StdioProxy:
             log.warning("not advertised", extra={"upstream": STDIO.upstream, "why": intercepted.not_advertised})
         self.sessions.take_in(STDIO, intercepted)
 
-    @property
-    def answering(self) -> int:
-        return len(self._answering)
-
-    @property
-    def waiting(self) -> int:
-        """How many requests of the client have yet to be answered."""
-        return len(self._unanswered) + len(self._answering)
-
-    @property
-    def out(self) -> int:
-        """How many requests to the server have yet to be answered."""
-        return len(self._unanswered) + len(self._caller)
+    def gauges(self) -> "dict[str, Gauge]":
+        name, passed, answering = STDIO.upstream, len(self._unanswered), len(self._answering)
+        return {
+            **self.sessions.gauges(),
+            "connections": ("Clients.", 1),
+            "queries_in_flight": ("Filtered tasks/list under way.", answering),
+            "queries_in_flight_max": ("Limit of queries_in_flight.", self._limits.connections_max),
+            **self._buffers.gauges(),
+            "upstream_up": ("1: the server runs.", {name: 1.0}),
+            "requests_in_flight": ("Requests of the client that have not been answered.", {name: passed + answering}),
+            "upstream_requests_in_flight": (_OUT_HELP, {name: passed + len(self._caller)}),
+            "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
+        }
 
 
 def _pending(passed: Passed | None) -> Pending:

@@ -11,7 +11,7 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -113,22 +113,19 @@ class HttpChannel:
 
     async def _whole(self, response: Response) -> bytes:
         bytes_max = self._pool.limits.inspected_body_bytes_max
-        reservation, body = Reservation(self._pool.buffers), bytearray()
-        try:
+        body = bytearray()
+        with closing(Reservation(self._pool.buffers)) as reservation:
             while piece := await response.body.read():
                 body += piece
                 if len(body) > bytes_max:
                     raise UpstreamBroken(f"a page of the upstream's is larger than {bytes_max} bytes")
                 reservation.hold(len(body))
-        finally:
-            reservation.close()
         return bytes(body)
 
     async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
         """The response with that id, once each message before it has been passed on; None if the stream ends first."""
-        answer, reservation = None, Reservation(self._pool.buffers)
-        try:
-            while answer is None:
+        with closing(Reservation(self._pool.buffers)) as reservation:
+            while True:
                 try:
                     piece = await response.body.read()
                 except UpstreamBroken:
@@ -138,11 +135,9 @@ class HttpChannel:
                 if not piece:
                     return None
                 answer = await self._read_piece(piece, raw_id, stream)
-                if answer is None:
-                    reservation.hold(stream.parser.pending_bytes)
-        finally:
-            reservation.close()
-        return answer
+                if answer is not None:
+                    return answer
+                reservation.hold(stream.parser.pending_bytes)
 
     async def _read_piece(self, piece: bytes, raw_id: bytes, stream: "_Stream") -> Message | None:
         """The response with that id, if this piece completes it. Requests and notifications are passed on."""
@@ -163,16 +158,15 @@ class HttpChannel:
         reading_on = self._pool.links.reading_on
         if response.body.is_whole or len(reading_on) >= READ_ON_MAX or self._pool.is_full:
             return
-
-        async def read_on(call: AsyncExitStack) -> None:
-            async with call:
-                with suppress(TimeoutError, GatewayError):
-                    async with asyncio.timeout(_READ_ON_S):
-                        await self._read_stream(response, b"", stream)
-
-        task = asyncio.create_task(read_on(leaving.pop_all()))
+        task = asyncio.create_task(self._read_rest(leaving.pop_all(), response, stream))
         reading_on.add(task)
         task.add_done_callback(reading_on.discard)
+
+    async def _read_rest(self, call: AsyncExitStack, response: Response, stream: "_Stream") -> None:
+        async with call:
+            with suppress(TimeoutError, GatewayError):
+                async with asyncio.timeout(_READ_ON_S):
+                    await self._read_stream(response, b"", stream)
 
 
 class _Stream:
