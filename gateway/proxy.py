@@ -66,8 +66,8 @@ class Proxy:
         try:
             caller = self._admission.caller_of(exchange)
             caller.pool.clients += 1
-            may_carry, bytes_max = caller.may_carry or self._own is not None, self._limits.inspected_body_bytes_max
-            message = await exchange.request.read_message(may_carry, bytes_max)
+            may_carry = caller.head.may_carry_message or self._own is not None
+            message = await exchange.request.read_message(may_carry, self._limits.inspected_body_bytes_max)
             if self._guards is not None:
                 exchange.cost = self._guards.admit(exchange.request, message, caller)
             owners = [] if self._own is None else await self._own.check(exchange, caller, message)
@@ -84,7 +84,7 @@ class Proxy:
                 watch = Interceptor(exchange, caller, message, self._sessions, misspelt)
             else:
                 watch = OwnTasksInterceptor(exchange, caller, message, self._sessions, owners)
-            await relay(exchange, caller, watch, self._limits)
+            await relay(exchange, caller, watch.inspector)
         except ClientGone:
             raise
         except Exception as error:

@@ -79,6 +79,7 @@ def decoded(decoder: msgspec.json.Decoder[_Read], data: bytes | msgspec.Raw) -> 
 
 def parse(data: bytes) -> Message | None:
     """The message in `data`; None if `data` is not one JSON-RPC 2.0 object."""
+    message: Message | None
     try:
         if not data.isascii():
             str(data, "utf-8")  # msgspec does not check members that it skips
@@ -86,11 +87,8 @@ def parse(data: bytes) -> Message | None:
     except msgspec.ValidationError:
         return None  # other JSON
     except UNREADABLE:
-        lenient = decoded(_lenient, rewritten(data) or b"")
-        if lenient is None:
-            return None
-        message = lenient
-    if bytes(message.error) == b"null":  # some servers write it into every response
+        message = decoded(_lenient, rewritten(data) or b"")
+    if message is not None and bytes(message.error) == b"null":  # some servers write it into every response
         message.error = ABSENT
     return message
 
@@ -120,8 +118,7 @@ _reader = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 def batch_size(data: bytes) -> int:
     """How many messages a batch has (2025-03-26); 0 if `data` is no array."""
-    items = decoded(_items, data)
-    return 0 if items is None else len(items)
+    return len(decoded(_items, data) or ())
 
 
 def looks_like_messages(data: bytes) -> bool:
@@ -180,9 +177,7 @@ def result(message_id: bytes, value: bytes) -> bytes:
 
 def error(message_id: bytes, code: int, message: str, data: object = None) -> bytes:
     """The bytes of an error response. `message_id` is raw JSON, empty if the id of the request is unknown."""
-    fault: dict[str, object] = {"code": code, "message": message}
-    if data is not None:
-        fault["data"] = data
+    fault = {"code": code, "message": message} | ({} if data is None else {"data": data})
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (message_id or b"null", orjson.dumps(fault))
 
 

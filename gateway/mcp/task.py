@@ -1,8 +1,7 @@
 """A task: the fields that queries need, and its raw JSON, which answers contain byte for byte (DESIGN 5.6)."""
 
 import re
-from datetime import UTC, date, datetime
-from functools import lru_cache
+from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -28,18 +27,17 @@ UNKNOWN: Final = -(1 << 80)
 NO_END: Final = float("inf")
 
 _RFC3339: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-6][0-9])"
+    r"([0-9]{4})(-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:)([0-6][0-9])"
     r"(?:\.([0-9]+))?(Z|[+-][0-9]{2}:[0-5][0-9])",
 )
-_EPOCH: Final = date(2020, 1, 1)
-_EPOCH_UTC: Final = datetime(2020, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
 EPOCH_UNIX_S: Final = 1_577_836_800  # of 2020-01-01T00:00:00Z
 _SECOND: Final = 10**9
 _DAY: Final = 24 * 60 * 60 * _SECOND
 _GREGORIAN_CYCLE: Final = 146_097 * _DAY  # 400 years
 
-EARLIEST: Final = (date(1, 1, 1) - _EPOCH).days * _DAY - 367 * _DAY
-LATEST: Final = (date(9999, 12, 31) - _EPOCH).days * _DAY + 2 * _DAY
+EARLIEST: Final = (datetime.min.toordinal() - _EPOCH.toordinal() - 367) * _DAY
+LATEST: Final = (datetime.max.toordinal() - _EPOCH.toordinal() + 2) * _DAY
 """All timestamps lie between these two: the years 0000 to 9999, and a day for offsets."""
 
 
@@ -164,10 +162,10 @@ def read(raw: bytes | msgspec.Raw) -> Written:
 
 def told_instant(text: str) -> Instant:
     """The instant of an upstream's RFC 3339 timestamp, in UTC if it has no offset; UNKNOWN if it is no timestamp."""
-    instant = parse_instant(text)
-    if instant is None:
-        instant = parse_instant(text + "Z")
-    return UNKNOWN if instant is None else instant
+    for spelled in (text, text + "Z"):
+        if (instant := parse_instant(spelled)) is not None:
+            return instant
+    return UNKNOWN
 
 
 def parse_instant(text: str) -> Instant | None:
@@ -176,37 +174,22 @@ def parse_instant(text: str) -> Instant | None:
     # would read too, are left out.
     if len(text) in (24, 27) and text[10::9] == "T." and text[-1] == "Z" and text[5] != "W" and text[11:13] != "24":
         try:
-            since = datetime.fromisoformat(text) - _EPOCH_UTC
+            since = datetime.fromisoformat(text) - _EPOCH
+            return ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
         except ValueError:
-            return _parse_instant(text)
-        return ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
-    return _parse_instant(text)
-
-
-def _parse_instant(text: str) -> Instant | None:
+            pass
     parts = _RFC3339.fullmatch(text.upper())
     if parts is None:
         return None
-    day_text, hour, minute, second, fraction, offset = parts.groups()
-    day = _day(day_text)
-    if day is None or second > "60":
-        return None
-    instant = day + (int(hour) * 3600 + int(minute) * 60 + int(second)) * _SECOND
-    if offset != "Z":
-        away = (int(offset[1:3]) * 3600 + int(offset[4:]) * 60) * _SECOND
-        if away >= _DAY:
-            return None
-        instant += away if offset[0] == "-" else -away
-    if second == "60" and instant % _DAY:
-        return None  # leap seconds come at the end of a UTC day
-    return instant + int(fraction[:9].ljust(9, "0")) if fraction else instant
-
-
-@lru_cache(maxsize=4096)
-def _day(text: str) -> int | None:
-    year, month, day = int(text[:4]), int(text[5:7]), int(text[8:])
+    year, between, second, fraction, offset = parts.groups()
+    leaps, is_first = second == "60", year == "0000"
     try:
         # datetime has no year 0000. 400 years later the calendar is the same.
-        return (date(year or 400, month, day) - _EPOCH).days * _DAY - (0 if year else _GREGORIAN_CYCLE)
+        whole = f"{'0400' if is_first else year}{between}{'59' if leaps else second}{offset}"
+        since = datetime.fromisoformat(whole) - _EPOCH
     except ValueError:
         return None
+    instant = (since.days * 86400 + since.seconds + leaps) * _SECOND - (_GREGORIAN_CYCLE if is_first else 0)
+    if leaps and instant % _DAY:
+        return None  # leap seconds come at the end of a UTC day
+    return instant + int(fraction[:9].ljust(9, "0")) if fraction else instant

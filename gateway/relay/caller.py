@@ -7,6 +7,7 @@ Always: a caller is kept for a head that comes again (head_cache.py), so nothing
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import time
 from typing import Final
 
@@ -34,13 +35,13 @@ _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 class HttpCaller:
     """A client of one upstream, as the head of his request shows him. `table` has the callers of one configuration.
 
-    `headers` are the fields as they go up. `may_carry` says whether the body may be a message, `authenticates` whether
-    the request is a part of the authentication of its connection. The bytes that go up are kept if it `is_kept`.
+    `headers` are the fields as they go up. `authenticates` says whether the request is a part of the authentication of
+    its connection. The bytes that go up are kept if it `is_kept`.
     """
 
     __slots__ = (
-        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_original", "_proof", "_route", "_up",
-        "authenticates", "drifts", "head", "headers", "is_kept", "may_carry", "pool", "table", "target", "upstream",
+        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_proof", "_route", "_up",
+        "authenticates", "drifts", "head", "headers", "is_kept", "pool", "table", "target", "upstream",
     )  # fmt: skip
 
     def __init__(self, table: object, head: Head, address: str, route: Route, target: bytes, headers: Headers) -> None:
@@ -50,10 +51,8 @@ class HttpCaller:
         self.pool = route.pool
         self.target = target
         self.headers = headers
-        self._original = head.headers
         self._address = address
         self._route = route
-        self.may_carry = head.may_carry_message
         self.authenticates = authenticates_connection(head.headers)
         self.is_kept = False
         self._up: HeadBytes | None = None
@@ -81,7 +80,7 @@ class HttpCaller:
         """The move of the upstream's addresses to where this client is; None if they stay."""
         if not self._knows_move:
             self._knows_move = True
-            self._move = self._route.addresses.move(self._original, self.headers, self._route.is_tls)
+            self._move = self._route.addresses.move(self.head.headers, self.headers, self._route.is_tls)
         return self._move
 
     def moved(self, status: int, headers: Headers) -> Headers:
@@ -113,12 +112,12 @@ class HttpCaller:
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
         """A channel for requests of the gateway's own in the caller's name; with `as_it_came`, and its own `Accept`."""
         accept = [(b"Accept", value) for value in self.headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
-        return HttpChannel(self.pool, self.target, self.headers, self._route.limits, accept, self.note_cors, on_message)
+        return HttpChannel(self.pool, self.target, self.headers, accept, self.note_cors, on_message)
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
-        if b"origin" in self._original.by_name and (preflight or not self.is_unique):
-            origin = self._original.get(b"origin") or b""
+        if b"origin" in self.head.headers.by_name and (preflight or not self.is_unique):
+            origin = self.head.headers.get(b"origin") or b""
             who = None if preflight else self.key.identity
             cors = self.pool.context.cors
             cors.note(network(self._address), origin, self.target, who, response.status, response.headers)
@@ -154,7 +153,7 @@ class HttpCaller:
     @property
     def cors(self) -> Headers:
         """The fields that let the caller's browser read an answer of the gateway's own."""
-        origin = self._original.get(b"origin")
+        origin = self.head.headers.get(b"origin")
         if origin is None:
             return Headers()
         return self.pool.context.cors.fields(origin, self.target, self.key.identity)
@@ -167,12 +166,12 @@ class HttpCaller:
     @property
     def filter(self) -> str | None:
         """The criteria in the header, for lists that have none of their own; None if there is no such field."""
-        value = self._original.get(FILTER)
+        value = self.head.headers.get(FILTER)
         return None if value is None else value.decode("utf-8", "backslashreplace")
 
     @property
     def session_id(self) -> bytes:
-        return self._original.get(b"mcp-session-id") or b""
+        return self.head.headers.get(b"mcp-session-id") or b""
 
     @property
     def key(self) -> Key:
@@ -190,12 +189,12 @@ class HttpCaller:
         return Key.of(self.upstream.name, self.target, session_id, asks)
 
 
+@dataclass(eq=False)
 class HttpReply:
     """The response to one filtered `tasks/list`: a JSON message; or a stream, if other messages came ahead (5.7)."""
 
-    def __init__(self, exchange: Exchange, caller: HttpCaller) -> None:
-        self._exchange = exchange
-        self._caller = caller
+    _exchange: Exchange
+    _caller: HttpCaller
 
     def owe(self, requests: int) -> None:
         if self._exchange.cost is not None:
@@ -233,10 +232,7 @@ class HttpReply:
 
     def _event(self, data: bytes) -> None:
         if not self.streaming:
-            self._begin()
+            fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
+            self._exchange.response.begin_own(200, b"OK", fields)
         self._exchange.response.send(sse.event(data))
         self._exchange.response.flush()
-
-    def _begin(self) -> None:
-        fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
-        self._exchange.response.begin_own(200, b"OK", fields)

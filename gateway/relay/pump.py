@@ -1,20 +1,22 @@
-"""The byte pump: a request goes up and its response comes down, unchanged, while a `Watch` may inspect the messages.
+"""The byte pump: a request goes up and its response comes down, unchanged, while an `Inspector` may see the messages.
 
 In: an `Exchange`, with the part of its body that was read already, and its caller. Out: the upstream's response,
 written to the client as it arrives. Always: bytes, order, case and framing are the sender's (DESIGN 3.2); a body that
-broke off is never ended as if it were whole (DESIGN 3.5); a watch sees every message before the client can act on it,
-and only a watch that edits delays anything.
+broke off is never ended as if it were whole (DESIGN 3.5); an inspector sees every message before the client can act on
+it, and only one that edits delays anything.
 """
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from functools import partial
+from typing import Any, Final, TypeAlias
 
-from gateway.config import Limits
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.fields import EVENT_STREAM, JSON
 from gateway.relay.caller import HttpCaller
-from gateway.relay.taps import Tap, Watch, tap_for
+from gateway.relay.taps import Inspector, Tap, tap_for
 from gateway.transport.memory_budget import Reservation
 from gateway.upstream.connection_pool import Call
 from gateway.upstream.server_connection import Response
@@ -22,8 +24,12 @@ from gateway.upstream.server_connection import Response
 SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 
 
-async def relay(exchange: Exchange, caller: HttpCaller, watch: Watch, limits: Limits) -> None:
-    """Pass the request of an exchange on, and its response back.
+Choose: TypeAlias = Callable[[Response], Inspector | None]
+"""Called when the response's head has come: what is done with its body; None if it passes."""
+
+
+async def relay(exchange: Exchange, caller: HttpCaller, choose: Choose) -> None:
+    """Pass the request of an exchange on, and its response back, by way of the inspector that is chosen.
 
     Raises GatewayError if the upstream fails. If a part of the response was written by then, the exchange stays
     unfinished, which cuts the client's connection.
@@ -37,14 +43,18 @@ async def relay(exchange: Exchange, caller: HttpCaller, watch: Watch, limits: Li
             response = await call.send_all(*request.upward(head), timeout_s, again)
             head = b""  # it is not to stay for as long as the answer comes
             request.release()
-            await _respond(exchange, response, watch, limits)
+            await _respond(exchange, caller, choose, response)
         else:
             sending, head = asyncio.ensure_future(request.send_up(head, call)), b""
-            await _pass_while_sending(exchange, sending, call, timeout_s, watch, limits)
+            await _pass_while_sending(exchange, sending, call, timeout_s, partial(_respond, exchange, caller, choose))
 
 
 async def _pass_while_sending(
-    exchange: Exchange, sending: asyncio.Task[None], call: Call, timeout_s: float | None, watch: Watch, limits: Limits
+    exchange: Exchange,
+    sending: asyncio.Task[None],
+    call: Call,
+    timeout_s: float | None,
+    respond: Callable[[Response], Coroutine[None, None, None]],
 ) -> None:
     """Send a body as it comes from the client; the response may begin, and even end, before the body has ended."""
     answered = asyncio.ensure_future(call.head(None))
@@ -61,8 +71,7 @@ async def _pass_while_sending(
             await asyncio.wait({answered}, timeout=timeout_s or None)
             if not answered.done():
                 raise UpstreamTimeout(f"no answer from the upstream within {timeout_s:g} s")
-        response = answered.result()
-        responding = asyncio.ensure_future(_respond(exchange, response, watch, limits))
+        responding = asyncio.ensure_future(respond(answered.result()))
         tasks.append(responding)
         await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_COMPLETED)
         if not responding.done():
@@ -77,24 +86,22 @@ async def _pass_while_sending(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _respond(exchange: Exchange, response: Response, watch: Watch, limits: Limits) -> None:
-    """Write the response to the client as it comes, by way of `watch`."""
-    inspector, kind = watch.inspector(response), response.head.kind
+async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, response: Response) -> None:
+    """Write the response to the client as it comes."""
+    inspector, kind = choose(response), response.head.kind
     exchange.response.streams = kind == EVENT_STREAM and exchange.request.method == b"GET"
     if kind == EVENT_STREAM and not response.body.is_whole:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
     if inspector is None or response.framing == "none":
         await _pump(exchange, response, Tap(exchange.note_error if kind == JSON else bytes))
         return
-    reservation = Reservation(exchange.connection.buffers)
-    try:
-        await _pump(exchange, response, await tap_for(inspector, response, limits, reservation))
-    except GatewayError:
-        if kind != EVENT_STREAM:
-            inspector.unread()  # it was cut short
-        raise
-    finally:
-        reservation.close()
+    with closing(Reservation(exchange.connection.buffers)) as reservation:
+        try:
+            await _pump(exchange, response, await tap_for(inspector, response, caller.pool.limits, reservation))
+        except GatewayError:
+            if kind != EVENT_STREAM:
+                inspector.unread()  # it was cut short
+            raise
 
 
 async def _pump(exchange: Exchange, response: Response, tap: Tap) -> None:

@@ -1,14 +1,14 @@
 """The way of a request to its upstream: which upstream, under which target, with which header fields."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.config import Address, Config, StartError, Upstream, bracketed
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.host_origin_check import host_name
-from gateway.errors import Ambiguous, NoUpstream
+from gateway.errors import Ambiguous
 from gateway.http.addresses import Addresses
 from gateway.http.fields import FILTER, Headers
 from gateway.upstream.connection_pool import Pool
@@ -19,7 +19,6 @@ _TELLS_WHO: Final = frozenset({b"authorization", b"proxy-authorization", b"cooki
 _TELLS_WHO_BEGIN: Final = (b"mcp-", b"x-forwarded-")
 # One value decides whose index answers, or whether any does. The server may read another one than the gateway.
 _ONCE: Final = (b"mcp-session-id", b"mcp-protocol-version", FILTER)
-_ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
 _CONNECTION_MAX: Final = 2000  # fields that `Connection` names: each takes time
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
 
@@ -90,7 +89,6 @@ class Matcher:
 class Route(Matcher):
     def __init__(self, upstream: Upstream, pool: Pool, config: Config) -> None:
         super().__init__(upstream)
-        self.limits = config.limits
         self.is_tls = config.tls is not None  # the listener speaks TLS
         self.pool = pool
         sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
@@ -121,29 +119,6 @@ class Route(Matcher):
                 else:
                     headers = headers.with_field(name, value)
         return headers
-
-
-class Routes:
-    """The ways to all upstreams of one configuration."""
-
-    def __init__(self, config: Config, pools: Mapping[str, Pool]) -> None:
-        self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
-
-    def lead(self, exchange: Exchange) -> tuple[Route, bytes, Headers]:
-        """The way of a request, and its target and fields as they go up. Raises NoUpstream or Ambiguous.
-
-        The error names the addresses of the `Host` that was asked.
-        """
-        came = exchange.request.headers
-        host = (came.get(b"host") or b"").decode("latin-1")
-        for route in self._routes:
-            target = route.target(host, exchange.request.target)
-            if target is not None:
-                return route, target, route.headers(exchange, host)
-        bases = [(r.addresses.base(came, r.is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]
-        found = [base + path for base, path in bases if base][:_ADDRESSES_TOLD_MAX]
-        at = f"; at this host there are {', '.join(found)}" if found else ""
-        raise NoUpstream(f"no upstream is configured for this host and path{at}")
 
 
 def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[bytes, bytes]]:

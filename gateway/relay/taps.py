@@ -8,7 +8,7 @@ passes unread.
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,10 +37,10 @@ class Inspector(msgspec.Struct, frozen=True):
     edits: bool = False
     hold: Hold = Hold()  # what is held of a JSON body that is edited
 
-
-class Watch(Protocol):
-    def inspector(self, response: Response) -> Inspector | None:
-        """The response's head has come. Returns what is done with its body; None if it passes."""
+    def pass_unread(self, piece: bytes) -> bytes:
+        """A piece passes unread. That is told at each one: much time may pass between two."""
+        self.unread()
+        return piece
 
 
 class Tap(NamedTuple):
@@ -59,7 +59,7 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
     try:
         decode = decoder(response.head.headers, hold_max)
     except Unreadable:
-        return Tap(_unread(inspector))
+        return Tap(inspector.pass_unread)
     if is_stream:
         events = EventTap(inspector, decode, limits.inspected_event_bytes_max, reservation)
         if not inspector.edits:
@@ -67,11 +67,11 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
         _reframe(response, decode, None)
         return Tap(events.edit, events.rest, is_edited=True)
     if not inspector.edits:
-        copy = BodyTap(inspector, decode, bytes_max, reservation, response)
+        copy = BodyTap(inspector, decode, bytes_max, reservation, response.body_bytes)
         return Tap(copy.inspect, copy.end)
     held, is_whole = await _held(response, inspector.hold.seconds, hold_max, reservation)
     if not is_whole:
-        return Tap(_unread(inspector), begun=held)
+        return Tap(inspector.pass_unread, begun=held)
     try:
         plain = decode(held) + decode(b"")
     except Unreadable:
@@ -116,39 +116,30 @@ def _reframe(response: Response, decode: Decode, size_bytes: int | None) -> None
     response.headers = headers
 
 
-def _unread(inspector: Inspector) -> Callable[[bytes], bytes]:
-    """A function that passes pieces unread. The inspector is told at each one: much time may pass between two."""
-
-    def through(piece: bytes) -> bytes:
-        inspector.unread()
-        return piece
-
-    return through
+def _broken(piece: bytes) -> bytes:
+    """Decodes what comes behind the place where an encoding broke off."""
+    raise Unreadable
 
 
 class BodyTap:
     """Inspects a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
 
-    def __init__(
-        self, inspector: Inspector, decode: Decode, bytes_max: int, reservation: Reservation, response: Response
-    ) -> None:
+    def __init__(self, inspector: Inspector, decode: Decode, bytes_max: int, reservation: Reservation, length: int):
         self._to = inspector
         self._decode = decode
         self._bytes_max = bytes_max
         self._reservation = reservation
         self._copy: bytearray | None = bytearray()
-        self._length = response.body_bytes or -1
+        self._length = length  # of the body; 0 if it is unknown
 
     def inspect(self, piece: bytes) -> bytes:
+        if self._copy is not None:
+            self._copy += piece
+            if len(self._copy) > self._bytes_max or not self._reservation.has_room(len(self._copy)):
+                self._copy = None
+                self._reservation.close()
         if self._copy is None:
-            self._to.unread()
-            return piece
-        self._copy += piece
-        if len(self._copy) > self._bytes_max or not self._reservation.has_room(len(self._copy)):
-            self._copy = None
-            self._reservation.close()
-            self._to.unread()
-            return piece
+            return self._to.pass_unread(piece)
         if len(self._copy) > SMALL_BYTES_MAX:
             self._reservation.set(len(self._copy))
         if len(self._copy) == self._length:
@@ -172,20 +163,17 @@ class EventTap:
 
     def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, reservation: Reservation) -> None:
         self._to = inspector
-        self._decode: Decode | None = decode
+        self._decode = decode
         self._parser = sse.Parser(event_bytes_max, inspector.marks)
         self._event_bytes_max = event_bytes_max
         self._reservation = reservation
 
     def inspect(self, piece: bytes) -> bytes:
         """Inspect every event that the piece completes; return the piece as it came."""
-        if self._decode is None:
-            self._to.unread()
-            return piece
         try:
             self._events(self._decode(piece))
         except Unreadable:
-            self._decode = None
+            self._decode = _broken
             self._to.unread()
         return piece
 
@@ -199,12 +187,9 @@ class EventTap:
 
     def edit(self, piece: bytes) -> bytes:
         """The events that the piece completes, as the inspector returns them, and comments, which wait for no event."""
-        if self._decode is None:
-            raise UpstreamBroken("the event stream's encoding broke off")
         try:
             return self._events(self._decode(piece)) + self._parser.take_comments()
         except Unreadable as error:
-            self._decode = None
             raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
 
     def rest(self) -> bytes:

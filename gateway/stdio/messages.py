@@ -8,39 +8,24 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
 
 from gateway.caller_identity import STDIO
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
+from gateway.refresh.crawler import OWN
 from gateway.stdio.lines import Line, Sight
+from gateway.stdio.pipes import PipeSink
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
 
 UNANSWERED_MAX: Final = 10_000  # requests of the client; the oldest are forgotten first
 CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first
 
 
-class Source(Protocol):
-    async def read(self) -> bytes:
-        """Some bytes; none at the end."""
-
-
-class Sink(Protocol):
-    def write(self, data: bytes) -> None:
-        """Send bytes, in order. Nothing happens if the other side takes no more."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the other side has yet to take so much that `drain` waits."""
-
-    async def drain(self) -> None:
-        """Wait until the other side has taken enough."""
-
-
-class Outlet:
+class Outlet(PipeSink):
     """The lines that go out to one side: those that pass, and the gateway's own between them.
 
     from               when                       to
@@ -51,55 +36,56 @@ class Outlet:
     inside a line      insert                     inside a line; it waits
     """
 
-    def __init__(self, sink: Sink, buffers: Buffers) -> None:
-        self.sink = sink
-        self._reservation = Reservation(buffers)
+    def __init__(self, descriptor: int, buffers: Buffers) -> None:
+        super().__init__(descriptor, buffers)
+        self._held = Reservation(buffers)
         self._waiting: list[bytes] = []
-        self._room = asyncio.Event()
-        self._room.set()
+        self._few_wait = asyncio.Event()
+        self._few_wait.set()
         self.is_inside = False  # a line that passes has not ended
 
-    async def drain(self) -> None:
+    async def drain_own(self) -> None:
         """Wait until the other side has taken enough, and little waits for the end of a line."""
-        await self._room.wait()
-        await self.sink.drain()
+        await self._few_wait.wait()
+        await self.drain()
 
     def pass_on(self, line: Line) -> None:
-        self.sink.write(line.raw)
+        self.write(line.raw)
         self.is_inside = not line.ended
         if line.ended and self._waiting:
             waiting, self._waiting = self._waiting, []
-            self._hold(0)
-            self.sink.write(b"".join(waiting))
+            self._held.close()
+            self._few_wait.set()
+            self.write(b"".join(waiting))
 
     def insert(self, message: bytes) -> None:
         """Send a message of the gateway's as a line of its own. Raises Overloaded where there is no room to hold it."""
-        self._reservation.check(self._reservation.held_bytes + len(message) + 1)
+        self._held.check(self._held.held_bytes + len(message) + 1)
         self.insist(message)
 
     def insist(self, message: bytes) -> None:
-        """The same, room or not: for errors, whose senders wait for `drain` before they read on."""
+        """The same, room or not: for errors, whose senders wait for `drain_own` before they read on."""
         line = message + b"\n"
-        if self.is_inside:
-            self._waiting.append(line)
-            self._hold(self._reservation.held_bytes + len(line))
-        else:
-            self.sink.write(line)  # the sink counts what it holds
-
-    def _hold(self, size_bytes: int) -> None:
-        self._reservation.set(size_bytes)
-        if size_bytes > SMALL_BYTES_MAX:
-            self._room.clear()
-        else:
-            self._room.set()
+        if not self.is_inside:
+            self.write(line)  # the sink counts what it holds
+            return
+        self._waiting.append(line)
+        self._held.set(self._held.held_bytes + len(line))
+        if self._held.held_bytes > SMALL_BYTES_MAX:
+            self._few_wait.clear()
 
 
-class StdioChannel:
-    """Requests of the gateway's own to the server. Their ids, and no others, begin with `own`."""
+class StdioCaller:
+    """The client, and the channel for requests in its name. Their ids, and no others, begin with OWN."""
 
-    def __init__(self, outlet: Outlet, own: str) -> None:
+    key = STDIO
+    asks_first = False  # no field goes with a message, so the server would refuse none
+    proof = ""
+    filter = None
+    is_served = True
+
+    def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
-        self._own = own
         self._asked: dict[Id, asyncio.Future[Message]] = {}
         self._ended = ""  # why no request goes out any more
         self.has_asked = False  # then any line may answer a request of the gateway's: late, or twice
@@ -107,6 +93,10 @@ class StdioChannel:
     def __len__(self) -> int:
         """How many requests of the gateway's wait for the server's answer."""
         return len(self._asked)
+
+    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> Self:
+        """The way to the server. `on_message` gets nothing: all other lines of the server pass as ever."""
+        return self
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
@@ -118,18 +108,17 @@ class StdioChannel:
         self._asked[key] = answered
         self.has_asked = True
         try:
-            await self._outlet.sink.drain()
             return await answered
         finally:
             self._asked.pop(key, None)
 
-    def asked(self, message_id: Id) -> bool:
+    def asked(self, message_id: Id | None) -> bool:
         """Whether a response with that id answers a request of the gateway's, perhaps too late or once more."""
-        return isinstance(message_id, str) and message_id.startswith(self._own)
+        return isinstance(message_id, str) and message_id.startswith(OWN)
 
-    def answer(self, message_id: Id, response: Message | None) -> None:
+    def answer(self, message_id: Id | None, response: Message | None) -> None:
         """The server has answered a request of the gateway's; None if the response cannot be read."""
-        answered = self._asked.pop(message_id, None)
+        answered = None if message_id is None else self._asked.pop(message_id, None)
         if answered is None or answered.done():
             return
         if response is None:
@@ -145,50 +134,35 @@ class StdioChannel:
                 answered.set_exception(UpstreamBroken(why))
 
 
-class StdioCaller:
-    key = STDIO
-    asks_first = False  # no field goes with a message, so the server would refuse none
-    proof = ""
-    filter = None
-    is_served = True
-
-    def __init__(self, channel: StdioChannel) -> None:
-        self._channel = channel
-
-    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> StdioChannel:
-        """The channel to the server. `on_message` gets nothing: all other lines of the server pass as ever."""
-        return self._channel
-
-
+@dataclass
 class StdioReply:
     """The way back of one answer of the gateway's own (`tasks/interfaces.py`). `reservation` holds its request too."""
 
-    def __init__(self, outlet: Outlet, reservation: Reservation, request_bytes: int) -> None:
-        self._outlet = outlet
-        self._reservation = reservation
-        self._request_bytes = request_bytes
-        self.streaming = False
-        self.error_code: int | None = None  # of the error that was sent for an answer
-        self._ended = False
+    outlet: Outlet
+    reservation: Reservation
+    request_bytes: int
+    streaming: bool = False
+    error_code: int | None = None  # of the error that was sent for an answer
+    _ended: bool = False
 
     def owe(self, requests: int) -> None:
         """No guard counts over stdio."""
 
     @property
     def is_full(self) -> bool:
-        return self._outlet.sink.is_full
+        return self.outlet.is_full
 
     async def drain(self) -> None:
-        await self._outlet.sink.drain()
+        await self.outlet.drain()
 
     def forward(self, data: bytes) -> None:
         if not self._ended:
             with suppress(Overloaded):  # only progress goes this way, and the next is as good
-                self._outlet.insert(data)
+                self.outlet.insert(data)
                 self.streaming = True
 
     def hold(self, size_bytes: int) -> None:
-        self._reservation.grow(self._request_bytes + size_bytes)
+        self.reservation.grow(self.request_bytes + size_bytes)
 
     def refuse(self, data: bytes, code: int) -> None:
         self.error_code = code
@@ -197,37 +171,29 @@ class StdioReply:
     def send(self, data: bytes) -> None:
         """Send the response, or an error: that goes out room or not, for nothing else would tell the client."""
         if not self._ended:
-            self._outlet.insist(data)
+            self.outlet.insist(data)
             self._ended = True
 
 
-class Fate(Enum):
-    """What becomes of a large line of the server's.
+class LargeLine:
+    """A line of the server's that is too large to be read, on its way: whether it `stays`. It must be closed.
 
-                how the line begins                           more of it comes     it ends
-    UNKNOWN     the gateway has asked, and the line may be    no room: PASSES      PASSES, or STAYS if its id is
-                a response, late or second ones included                           the gateway's
-    PASSES      any other line                                PASSES               PASSES
-    STAYS       with an id of the gateway's                   STAYS                STAYS
+               how the line begins                           more of it comes     it ends
+    None       the gateway has asked, and the line may be    no room: it passes   it passes, or stays if its id is
+               a response, late or second ones included                           the gateway's
+    False      any other line                                it passes            it passes
+    True       with an id of the gateway's                   it stays             it stays
     """
 
-    UNKNOWN = "unknown"
-    PASSES = "passes"
-    STAYS = "stays"
-
-
-class LargeLine:
-    """A line of the server's that is too large to be read, on its way. It must be closed."""
-
-    def __init__(self, first: bytes, channel: StdioChannel, buffers: Buffers) -> None:
-        self._channel = channel
+    def __init__(self, first: bytes, caller: StdioCaller, buffers: Buffers) -> None:
+        self._caller = caller
         self._sight = Sight(first)
         self._held: list[Line] = []
         self._reservation = Reservation(buffers)
-        self.fate = Fate.PASSES
-        if channel.has_asked and self._sight.may_be_response:
+        self.stays: bool | None = False
+        if caller.has_asked and self._sight.may_be_response:
             first_id = self._sight.first_id
-            self.fate = Fate.UNKNOWN if first_id is None else Fate.STAYS if channel.asked(first_id) else Fate.PASSES
+            self.stays = None if first_id is None else caller.asked(first_id)
 
     @property
     def id(self) -> Id | None:
@@ -238,28 +204,22 @@ class LargeLine:
         """The line goes on with this piece. Returns the pieces to be passed now."""
         self._sight.feed(line.raw)
         pieces = [line]
-        if self.fate is Fate.UNKNOWN:
+        if self.stays is None:
+            size_bytes = self._reservation.held_bytes + len(line.raw)
+            has_room = self._reservation.has_room(size_bytes)
             self._held.append(line)
-            pieces = self._decide(line.ended)
-        if line.ended and (message_id := self.id) is not None and self._channel.asked(message_id):
-            self._channel.answer(message_id, None)
-        return pieces if self.fate is Fate.PASSES else []
-
-    def _decide(self, ended: bool) -> list[Line]:
-        """Hold what has come, if there is room and the line goes on. Returns the pieces to be passed now."""
-        size_bytes = self._reservation.held_bytes + len(self._held[-1].raw)
-        if not self._reservation.has_room(size_bytes):
-            self.fate = Fate.PASSES
-        elif ended:
-            data = b"".join([each.raw for each in self._held])
-            message_id = jsonrpc.id_of(jsonrpc.member(data, "id"))
-            self.fate = Fate.STAYS if self._channel.asked(message_id) else Fate.PASSES
-            if self.fate is Fate.STAYS:
-                self._channel.answer(message_id, None)
-        else:
-            self._reservation.set(size_bytes)
-            return []
-        return self.close()
+            if has_room and not line.ended:
+                self._reservation.set(size_bytes)
+                return []
+            pieces = self.close()
+            self.stays = False
+            if has_room:
+                message_id = jsonrpc.id_of(jsonrpc.member(b"".join([each.raw for each in pieces]), "id"))
+                self.stays = self._caller.asked(message_id)
+                self._caller.answer(message_id, None)
+        if line.ended:
+            self._caller.answer(self.id, None)
+        return [] if self.stays else pieces
 
     def close(self) -> list[Line]:
         """No more of it comes, or no more is held. Returns the pieces that were held."""
@@ -309,10 +269,8 @@ class Unanswered:
         """The request that a response with that id answers; None if none waits."""
         passed = self._pop(message_id)
         if passed is not None and passed.times + passed.cancelled > 1:
-            if passed.times:  # those that were not cancelled are answered first
-                left = passed._replace(times=passed.times - 1)
-            else:
-                left = passed._replace(cancelled=passed.cancelled - 1)
+            waits = passed.times > 0  # those that were not cancelled are answered first
+            left = passed._replace(times=passed.times - waits, cancelled=passed.cancelled - (not waits))
             self._keep(message_id, left)
         return passed
 

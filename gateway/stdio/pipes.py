@@ -1,6 +1,6 @@
 """Standard streams, read and written each in a thread of its own.
 
-In: descriptors, whatever they are: pipes, sockets, terminals, files. Out: a `Source` and a `Sink` for the event loop.
+In: descriptors, whatever they are: pipes, sockets, terminals, files. Out: a source and a sink for the event loop.
 Always: a descriptor's mode stays as it is: a non-blocking one would hold for every process that shares the stream, such
 as the server, whose standard error may be the same terminal. Files have no events.
 """
@@ -47,25 +47,23 @@ class PipeSource:
     def _run(self) -> None:
         with suppress(RuntimeError):  # the loop is closed
             try:
-                while piece := self._next():
+                while piece := self._read():
                     self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
             finally:
                 os.close(self._descriptor)
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, b"")
 
-    def _next(self) -> bytes:
+    def _read(self) -> bytes:
         """Some bytes, once they are wanted; none at the end."""
         self._wanted.acquire()
-        return b"" if self._stopped else self._read()
-
-    def _read(self) -> bytes:
-        while True:
+        while not self._stopped:
             try:
                 return os.read(self._descriptor, _PIECE_BYTES)
             except BlockingIOError:  # the descriptor was non-blocking when it came here
                 select.select([self._descriptor], [], [])
             except OSError:
-                return b""
+                break
+        return b""
 
 
 class PipeSink:
@@ -74,6 +72,7 @@ class PipeSink:
     def __init__(self, descriptor: int, buffers: Buffers) -> None:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
+        self.buffers = buffers
         self._reservation = Reservation(buffers)
         self._queue: SimpleQueue[bytes] = SimpleQueue()
         self._room, self._closed = asyncio.Event(), asyncio.Event()
@@ -82,12 +81,14 @@ class PipeSink:
         threading.Thread(target=self._run, name="write", daemon=True).start()
 
     def write(self, data: bytes) -> None:
+        """Send bytes, in order. Nothing happens if the other side takes no more."""
         if data and not self.broken.is_set():
             self._hold(len(data))
             self._queue.put(data)
 
     @property
     def is_full(self) -> bool:
+        """Whether the other side has yet to take so much that `drain` waits."""
         return not self._room.is_set()
 
     async def drain(self) -> None:

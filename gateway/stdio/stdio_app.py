@@ -13,15 +13,14 @@ from gateway.config import Address, Config, StdioConfig
 from gateway.errors import printable
 from gateway.operate import log_format
 from gateway.stdio.child import Child, Streams
-from gateway.stdio.messages import UNANSWERED_MAX
-from gateway.stdio.pipes import PipeSink, PipeSource
+from gateway.stdio.messages import Outlet
+from gateway.stdio.pipes import PipeSource
 from gateway.stdio.stdio_proxy import NoCounts, StdioProxy
-from gateway.tasks.sessions import CapabilityCache, Sessions
 from gateway.transport.memory_budget import Buffers
 
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
-    from gateway.operate.metrics import Gauge, Metrics
+    from gateway.operate.metrics import Metrics
 
 log = logging.getLogger("taskgate.request")
 
@@ -33,19 +32,15 @@ class StdioApp:
     """The gateway between two pairs of streams, until the server's process ends."""
 
     def __init__(
-        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", access_log: "AccessLog | None" = None
+        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", access_log: "AccessLog | NoCounts"
     ) -> None:
-        loop = asyncio.get_running_loop()
         buffers = self._buffers = Buffers(config.limits.held_bytes_max)
-        self._config = config
-        self._access_log = access_log
-        self._sessions = Sessions(config.index, CapabilityCache(loop.time), loop.time)
-        self._sessions.lives = counts.lives
-        self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
+        self._drain_timeout_s = config.limits.drain_timeout
+        self._failed = access_log.failed
+        self._client, self._server = Outlet(streams.to_client, buffers), Outlet(streams.to_server, buffers)
         self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
-        self._proxy = StdioProxy(
-            config, self._client, self._server, self._sessions, buffers, counts, loop.time, access_log
-        )
+        self._proxy = StdioProxy(config, self._client, self._server, counts, access_log)
+        self.gauges = self._proxy.gauges
 
     async def run(self, ended: "asyncio.Future[int]") -> int:
         """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
@@ -58,28 +53,13 @@ class StdioApp:
             for work in done:
                 work.result()  # raises: a fault in the gateway ends the gateway
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.limits.drain_timeout):
+            async with asyncio.timeout(self._drain_timeout_s):
                 await self._rest(down)
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
-        if self._access_log is not None:
-            self._access_log.failed.flush()
+        self._failed.flush()
         return ended.result()
-
-    def gauges(self) -> "dict[str, Gauge]":
-        config, name = self._config, STDIO.upstream
-        return {
-            **self._sessions.gauges(),
-            "connections": ("Clients.", 1),
-            "queries_in_flight": ("Filtered tasks/list under way.", self._proxy.answering),
-            "queries_in_flight_max": ("Limit of queries_in_flight.", config.limits.connections_max),
-            **self._buffers.gauges(),
-            "upstream_up": ("1: the server runs.", {name: 1.0}),
-            "requests_in_flight": ("Requests of the client that have not been answered.", {name: self._proxy.waiting}),
-            "upstream_requests_in_flight": ("Requests to the server that have not ended.", {name: self._proxy.out}),
-            "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
-        }
 
     async def _up(self) -> None:
         await self._proxy.serve_client(self._from_client)
@@ -99,7 +79,7 @@ class StdioApp:
         await asyncio.wait({down})
 
     @staticmethod
-    async def _break(sink: PipeSink, source: PipeSource) -> None:
+    async def _break(sink: Outlet, source: PipeSource) -> None:
         """If one side takes no more, stop reading the other: its writes then fail, as they would without a gateway."""
         await sink.broken.wait()
         source.stop()
@@ -107,11 +87,10 @@ class StdioApp:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
-            self._sessions.expire()
-            if self._sessions.lives is not None:
-                self._sessions.lives.sweep()
-            if self._access_log is not None:
-                self._access_log.failed.sweep()
+            self._proxy.sessions.expire()
+            if self._proxy.sessions.lives is not None:
+                self._proxy.sessions.lives.sweep()
+            self._failed.sweep()
 
 
 def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
@@ -136,7 +115,7 @@ def _end_of(child: Child) -> "asyncio.Future[int]":
 async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> int:
     """Serve. What only an operator needs is imported here: that takes longer than all else together."""
     if admin is None and config.traces is None and not log.isEnabledFor(logging.INFO):
-        return await StdioApp(child.streams, config, NoCounts()).run(_end_of(child))
+        return await StdioApp(child.streams, config, NoCounts(), NoCounts()).run(_end_of(child))
     from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Metrics
     from gateway.transport.log_rate_limit import LogLimit

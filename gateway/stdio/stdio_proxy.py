@@ -11,9 +11,9 @@ One process is one session. A line that is no JSON, or too large to be read, pas
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, closing, nullcontext
+from typing import TYPE_CHECKING, Final, Self
 
 from gateway.caller_identity import STDIO
 from gateway.config import StdioConfig
@@ -23,31 +23,21 @@ from gateway.mcp.jsonrpc import Id, Message
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
 from gateway.refresh import answer
-from gateway.refresh.crawler import OWN
 from gateway.stdio.lines import Line, LineParser, Sight
-from gateway.stdio.messages import (
-    Fate,
-    LargeLine,
-    Outlet,
-    Passed,
-    Sink,
-    Source,
-    StdioCaller,
-    StdioChannel,
-    StdioReply,
-    Unanswered,
-)
+from gateway.stdio.messages import UNANSWERED_MAX, LargeLine, Outlet, Passed, StdioCaller, StdioReply, Unanswered
+from gateway.stdio.pipes import PipeSource
 from gateway.tasks.observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
-from gateway.tasks.sessions import Sessions
-from gateway.transport.memory_budget import Buffers, Reservation
+from gateway.tasks.sessions import CapabilityCache, Sessions
+from gateway.transport.memory_budget import Reservation
 
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
-    from gateway.operate.metrics import Metrics
+    from gateway.operate.metrics import Gauge, Metrics
 
 log = logging.getLogger("taskgate.request")
 
 _UNREAD: Final = Message("2.0")  # a request of which nothing but the id is known
+_OUT_HELP: Final = "Requests to the server that have not ended."
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 
 
@@ -55,44 +45,52 @@ class StdioProxy:
     def __init__(
         self,
         config: StdioConfig,
-        client: Sink,
-        server: Sink,
-        sessions: Sessions,
-        buffers: Buffers,
+        client: Outlet,
+        server: Outlet,
         counts: "Metrics | NoCounts",
-        clock: Callable[[], float],
-        access_log: "AccessLog | None" = None,
+        access_log: "AccessLog | NoCounts",
     ) -> None:
+        self._clock = asyncio.get_running_loop().time
         self._limits = config.limits
-        self._access_log = access_log
-        self._buffers = buffers
-        self._sessions = sessions
+        self._buffers = client.buffers
         self._counts = counts
-        self._clock = clock
-        self._to_client = Outlet(client, buffers)
-        self._to_server = Outlet(server, buffers)
-        self._channel = StdioChannel(self._to_server, OWN)
-        self._caller = StdioCaller(self._channel)
-        self._answerer = answer.Answerer(sessions, config.index, counts, clock)
+        self._access_log = access_log
+        self._to_client = client
+        self._to_server = server
+        self.sessions = Sessions(config.index, CapabilityCache(self._clock), self._clock)
+        self.sessions.lives = counts.lives
+        self._caller = StdioCaller(server)
+        self._answerer = answer.Answerer(self.sessions, config.index, counts, self._clock)
         self._unanswered = Unanswered()
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces
+        self._large: LargeLine | None = None  # the server's line that passes in pieces
+
+    async def _carry(self, source: PipeSource, to: Outlet, take: Callable[[Line], Awaitable[bool]]) -> Line | None:
+        """Carry the lines of a side to the other one, but for those that `take` keeps, no faster than it takes them.
+
+        Returns the last line, which was not carried, if it has no end: the gateway's own must not stand behind it.
+        """
+        parser = LineParser(self._limits.inspected_body_bytes_max)
+        with closing(Reservation(self._buffers)) as reservation:
+            while piece := await source.read():
+                for number, line in enumerate(parser.feed(piece), 1):
+                    if not await take(line):
+                        to.pass_on(line)
+                    if number % _LINES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                reservation.set(parser.pending_bytes)
+                await to.drain()
+        return parser.rest()
 
     # ---- from the client ----
 
-    async def serve_client(self, source: Source) -> None:
+    async def serve_client(self, source: PipeSource) -> None:
         """Carry all of the client's lines to the server, then let the answers under way end."""
-        last: Line | None = None
-        lines = _lines(source, self._to_server, self._limits.inspected_body_bytes_max, self._buffers)
-        async for line in lines:
-            if line.whole and not line.ended:
-                last = line
-            elif not await self._is_answered(line):
-                self._to_server.pass_on(line)
+        last = await self._carry(source, self._to_server, self._is_answered)
         if self._to_server.is_inside:  # a large line: no request of the gateway's own can follow
-            self._channel.end("the client has ended inside a line")
+            self._caller.end("the client has ended inside a line")
         if last is not None and not await self._is_answered(last):
-            # Only now: requests of the gateway's own must not stand behind half a line.
             await self._answers()
             self._to_server.pass_on(last)
         await self._answers()
@@ -108,13 +106,17 @@ class StdioProxy:
             self._pass_unread(line)
             return False
         if (position := self._answerer.position(self._caller, message)) is not None:
-            await self._begin(message, position, len(line.raw))
+            await self._to_client.drain_own()  # a client that takes no answers is not read beyond its next query
+            is_full = len(self._answering) >= self._limits.connections_max
+            work = asyncio.create_task(self._answer(message, position, len(line.raw), is_full))
+            self._answering.add(work)
+            work.add_done_callback(self._answering.discard)
             return True
         if message.method == "notifications/cancelled":
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
             misspelt = self._answerer.misspelt(self._caller, message)
-            passed = Passed(observations.redacted(message), self._sessions.now(), misspelt=misspelt)
+            passed = Passed(observations.redacted(message), self.sessions.now(), misspelt=misspelt)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(STDIO.upstream, message.method or "")
         return False
@@ -131,93 +133,76 @@ class StdioProxy:
             return
         request_id, self._sight = self._sight.request_id, None
         if request_id is not None:
-            self._unanswered.note(request_id, Passed(_UNREAD, self._sessions.now(), is_clear=False))
-
-    async def _begin(self, message: Message, position: Position | BadQuery, size_bytes: int) -> None:
-        """Answer a query in the background. A client that takes no answers is not read beyond its next query."""
-        await self._to_client.drain()
-        is_full = len(self._answering) >= self._limits.connections_max
-        work = asyncio.create_task(self._answer(message, position, size_bytes, is_full))
-        self._answering.add(work)
-        work.add_done_callback(self._answering.discard)
+            self._unanswered.note(request_id, Passed(_UNREAD, self.sessions.now(), is_clear=False))
 
     async def _answer(self, message: Message, position: Position | BadQuery, size_bytes: int, is_full: bool) -> None:
         reservation, began_at = Reservation(self._buffers), self._clock()
         reply = StdioReply(self._to_client, reservation, size_bytes)
-        code: int | None = None
         failed: GatewayError | None = None
-        if self._access_log is not None:
-            self._access_log.began(message, None)
+        self._access_log.began(message, None)
         try:
             if is_full:
                 raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
             reservation.hold(size_bytes)
             await self._answerer.answer(reply, self._caller, message, position)
-            code = reply.error_code
         except Exception as error:
             failed = error if isinstance(error, GatewayError) else Internal()
             if failed is not error:
                 log.exception("a request could not be handled", extra={"method": "tasks/list"})
-            reply.send(failed.message(bytes(message.id)))
-            code = failed.code
+            reply.refuse(failed.message(bytes(message.id)), failed.code)
             without_frames(error)
         finally:
             reservation.close()
-            if self._access_log is not None:
-                self._access_log.ended("answered", message, self._clock() - began_at, failed, code=code)
+            seconds, code = self._clock() - began_at, reply.error_code
+            self._access_log.ended("answered", message, seconds, failed, code=code)
 
     # ---- from the server ----
 
-    async def serve_server(self, source: Source) -> None:
+    async def serve_server(self, source: PipeSource) -> None:
         """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
-        large: LargeLine | None = None
-        last: Line | None = None
-        lines = _lines(source, self._to_client, self._limits.inspected_body_bytes_max, self._buffers)
-        async for line in lines:
-            if not line.whole:
-                large = self._piece(large or LargeLine(line.raw, self._channel, self._buffers), line)
-            elif not self._stays(line):
-                if line.ended:
-                    self._to_client.pass_on(line)
-                else:
-                    last = line
-        for piece in large.close() if large is not None else ():
+        last = await self._carry(source, self._to_client, self._stays)
+        if last is not None and await self._stays(last):
+            last = None
+        for piece in self._large.close() if self._large is not None else ():
             self._to_client.pass_on(piece)
-        self._channel.end("the server has ended without an answer")
+        self._caller.end("the server has ended without an answer")
         await self._answers()
         if last is not None:
-            self._to_client.pass_on(last)  # only now: the errors must not stand behind half a line
+            self._to_client.pass_on(last)
 
-    def _piece(self, large: LargeLine, line: Line) -> LargeLine | None:
-        """A large line goes on with this piece. Returns the line; None once it has ended."""
+    def _piece(self, line: Line) -> None:
+        """A large line begins, or goes on, with this piece."""
+        large = self._large = self._large or LargeLine(line.raw, self._caller, self._buffers)
         for piece in large.feed(line):
             self._to_client.pass_on(piece)
-        if not line.ended:
-            return large
-        if large.fate is Fate.PASSES and (pending := self._answered(large.id)) is not PLAIN:
-            self._take_in(pending.unread())
-        return None
+        if line.ended:
+            self._large = None
+            if not large.stays and (pending := self._answered(large.id)) is not PLAIN:
+                self._take_in(pending.unread())
 
-    def _stays(self, line: Line) -> bool:
-        """Whether a line answers a request of the gateway's. What passes is observed."""
+    async def _stays(self, line: Line) -> bool:
+        """Whether a line is not to be passed on: it answers a request of the gateway's, or is seen to here."""
+        if not line.whole:
+            self._piece(line)
+            return True
         message = jsonrpc.parse(line.raw)
         if message is None or not message.is_response:
             if message is None and (unread_id := Sight(line.raw).id) is not None:
-                if self._channel.asked(unread_id):
-                    self._channel.answer(unread_id, None)
+                if self._caller.asked(unread_id):
+                    self._caller.answer(unread_id, None)
                     return True
                 self._take_in(self._answered(unread_id).unread())  # no JSON, but it ends the wait all the same
                 return False
             self._take_in((UNMATCHED if message is None else PLAIN).message(line.raw))
-        elif self._channel.asked(message_id := jsonrpc.id_of(message.id)):
-            self._channel.answer(message_id, message)
+        elif self._caller.asked(message_id := jsonrpc.id_of(message.id)):
+            self._caller.answer(message_id, message)
             return True
         else:
             passed = self._unanswered.take(message_id)
             pending = _pending(passed)
             if pending.is_success(line.raw):
                 self._ended(passed, None, pending.task_id)
-                self._sessions.name(STDIO, pending, line.raw)
+                self.sessions.name(STDIO, pending, line.raw)
                 return False
             intercepted = pending.message(line.raw)
             self._ended(passed, jsonrpc.error_code(message), intercepted.task_id)
@@ -233,45 +218,28 @@ class StdioProxy:
 
     def _ended(self, passed: Passed | None, code: int | None, task_id: str | None) -> None:
         """A request of the client's was answered, by an error if there is a code."""
-        if self._access_log is not None and passed is not None and passed.is_clear:
+        if passed is not None and passed.is_clear:
             seconds = self._clock() - passed.at.at
             self._access_log.ended("relayed", passed.request, seconds, None, code=code, made=task_id)
 
     def _take_in(self, intercepted: Intercepted) -> None:
         if intercepted.not_advertised:
             log.warning("not advertised", extra={"upstream": STDIO.upstream, "why": intercepted.not_advertised})
-        self._sessions.take_in(STDIO, intercepted)
+        self.sessions.take_in(STDIO, intercepted)
 
-    @property
-    def answering(self) -> int:
-        return len(self._answering)
-
-    @property
-    def waiting(self) -> int:
-        """How many requests of the client have yet to be answered."""
-        return len(self._unanswered) + len(self._answering)
-
-    @property
-    def out(self) -> int:
-        """How many requests to the server have yet to be answered."""
-        return len(self._unanswered) + len(self._channel)
-
-
-async def _lines(source: Source, outlet: Outlet, bytes_max: int, buffers: Buffers) -> AsyncIterator[Line]:
-    """The lines of a side, no faster than the other side takes them. The last one may have no end."""
-    parser, reservation = LineParser(bytes_max), Reservation(buffers)
-    try:
-        while piece := await source.read():
-            for number, line in enumerate(parser.feed(piece), 1):
-                yield line
-                if number % _LINES_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            reservation.set(parser.pending_bytes)
-            await outlet.sink.drain()
-    finally:
-        reservation.close()
-    if (rest := parser.rest()) is not None:
-        yield rest
+    def gauges(self) -> "dict[str, Gauge]":
+        name, passed, answering = STDIO.upstream, len(self._unanswered), len(self._answering)
+        return {
+            **self.sessions.gauges(),
+            "connections": ("Clients.", 1),
+            "queries_in_flight": ("Filtered tasks/list under way.", answering),
+            "queries_in_flight_max": ("Limit of queries_in_flight.", self._limits.connections_max),
+            **self._buffers.gauges(),
+            "upstream_up": ("1: the server runs.", {name: 1.0}),
+            "requests_in_flight": ("Requests of the client that have not been answered.", {name: passed + answering}),
+            "upstream_requests_in_flight": (_OUT_HELP, {name: passed + len(self._caller)}),
+            "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
+        }
 
 
 def _pending(passed: Passed | None) -> Pending:
@@ -281,7 +249,7 @@ def _pending(passed: Passed | None) -> Pending:
 
 
 class NoCounts:
-    """Nothing is counted: no listener would show it."""
+    """Nothing is counted, and nothing logged: nobody would see it."""
 
     def _nothing(self, *_: object, **__: object) -> None:
         pass
@@ -290,5 +258,9 @@ class NoCounts:
         return nullcontext()
 
     lives = None
-    upstream_request = crawl_page = crawl = query = _nothing
+    upstream_request = crawl_page = crawl = query = began = ended_over_stdio = flush = sweep = _nothing
     plan = asking = _meanwhile
+
+    @property
+    def failed(self) -> Self:
+        return self

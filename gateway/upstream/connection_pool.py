@@ -8,8 +8,8 @@ connections serves one exchange.
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter, time
 from types import TracebackType
 from typing import Final, Self
@@ -36,6 +36,7 @@ _TURNS: Final = 2  # of the event loop: in these it reads what has arrived
 _DISTRUST_S: Final = 3600.0
 
 
+@dataclass(eq=False)
 class Call:
     """One exchange with the upstream, as a context: leaving it before both messages are whole closes the connection.
 
@@ -43,24 +44,18 @@ class Call:
     check the state is told by whoever checks: its status decides.
     """
 
-    def __init__(self, pool: "Pool", method: bytes, client: Requestor | None, is_check: bool) -> None:
-        self._pool = pool
-        self._method = method
-        self._client = client
-        self._is_check = is_check
-        self._connection: UpstreamConnection | None = None
-        self._sent = False  # the request has gone out whole
-        self._began_at = 0.0
+    _pool: "Pool"
+    _method: bytes
+    _client: Requestor | None = None
+    _is_check: bool = False
+    _sent: bool = False  # the request has gone out whole
 
     async def __aenter__(self) -> Self:
         slots = self._pool.context.slots
-        if slots.is_full:
-            try:
-                await slots.reserve(1, self._pool.config.connect_timeout)
-            except TimeoutError:
-                raise Overloaded(f"{slots.limit} requests to the upstream are under way") from None
-        else:
-            slots.change(1)
+        try:
+            await slots.reserve(1, self._pool.config.connect_timeout)
+        except TimeoutError:
+            raise Overloaded(f"{slots.limit} requests to the upstream are under way") from None
         try:
             await self._connect(fresh=False)
         except BaseException:
@@ -70,24 +65,21 @@ class Call:
 
     async def _connect(self, fresh: bool) -> None:
         pool, client = self._pool, self._client
-        connection = await pool.connection(fresh or (client is not None and client.authenticates))
-        connection.begin(self._method, client)
+        self._connection = await pool.connection(fresh or (client is not None and client.authenticates))
+        self._connection.begin(self._method, client)
         self._began_at = perf_counter()  # uvloop's own clock ticks once a millisecond
-        self._connection = connection
-        pool.active.add(connection)
+        pool.active.add(self._connection)
 
     @property
     def is_lost(self) -> bool:
-        return self._connection is None or self._connection.lost
+        return self._connection.lost
 
     async def send(self, data: bytes, last: bool = False) -> None:
         """Send bytes of the request; `last` says that these are the last."""
-        connection = self._connection
-        assert connection is not None
-        connection.write(data)
+        self._connection.write(data)
         self._sent = last
         if not last:
-            await connection.drain()
+            await self._connection.drain()
 
     async def send_all(self, head: bytes, body: bytes, timeout_s: float | None, again: bool) -> Response:
         """Send a whole request, the bytes of `head` and `body`, and wait for the response's head.
@@ -97,7 +89,6 @@ class Call:
         """
         while True:
             connection = self._connection
-            assert connection is not None
             connection.write(head)
             if body:
                 connection.write(body)
@@ -113,7 +104,6 @@ class Call:
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head, once enough of the request has been sent. How fast it came is told, unless it waits."""
-        assert self._connection is not None
         response, pool = await self._connection.head(timeout_s), self._pool
         if pool.state.now is not UP and not self._is_check:
             pool.state.answered()
@@ -126,16 +116,14 @@ class Call:
     ) -> None:
         pool, client, connection = self._pool, self._client, self._connection
         pool.context.slots.change(-1)
-        if connection is not None:
-            self._connection = None
-            pool.active.discard(connection)
-            if not self._sent or not connection.reusable or connection.lost:
-                connection.abort()
-            elif connection.authenticates or (client is not None and client.authenticates):
-                connection.close()
-            else:
-                pool.put(connection)
-            connection.end()
+        pool.active.discard(connection)
+        if not self._sent or not connection.reusable or connection.lost:
+            connection.abort()
+        elif connection.authenticates or (client is not None and client.authenticates):
+            connection.close()
+        else:
+            pool.put(connection)
+        connection.end()
 
 
 class UpstreamContext:
@@ -149,40 +137,31 @@ class UpstreamContext:
         self.drift = IdentityDrift()
 
 
+@dataclass(eq=False)
 class Pool:
-    """The connections to one upstream.
+    """The connections to one upstream. `on_answer` gets the seconds from each request to the beginning of its response.
 
-    `on_answer` gets the seconds from each request to the beginning of its response. `context` is that of the pool
-    before a reload; so is `tls`, where its certificate stays.
+    `context` is that of the pool before a reload, where there is one.
     """
 
-    def __init__(
-        self,
-        config: Upstream,
-        limits: Limits,
-        buffers: Buffers,
-        links: Links,
-        on_answer: Callable[[float], None],
-        heads: HeadCache[ResponseHead],
-        context: UpstreamContext | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.config = config
-        self.on_answer = on_answer
-        self.context = UpstreamContext(config.name) if context is None else context
+    config: Upstream
+    limits: Limits
+    buffers: Buffers
+    links: Links  # shared by all pools
+    on_answer: Callable[[float], None]
+    heads: HeadCache[ResponseHead]  # of responses that came before
+    context: UpstreamContext
+    dialer: Dialer
+    clients: int = 0  # requests of clients that have not ended
+    _is_stopped: bool = False  # for good: a connection that is given back is closed
+
+    def __post_init__(self) -> None:
         self.state = self.context.state
-        self.context.slots.resize(config.requests_max)
-        self.clients = 0  # requests of clients that have not ended
-        self.buffers = buffers
-        self.heads = heads  # of responses that came before
-        self.links = links  # shared by all pools
-        self._limits = limits
-        self._loop = asyncio.get_running_loop()
-        self._idle: list[UpstreamConnection] = []
-        self._is_stopped = False  # for good: a connection that is given back is closed
+        self.context.slots.resize(self.config.requests_max)
+        self.hint = "" if self.dialer.tls or self.config.socket else ": is it https?"
         self.active: set[UpstreamConnection] = set()
-        self.dialer = Dialer(config, self._loop, tls)
-        self.hint = "" if self.dialer.tls or config.socket else ": is it https?"
+        self._idle: list[UpstreamConnection] = []
+        self._loop = asyncio.get_running_loop()
 
     def call(self, method: bytes, client: Requestor | None = None, is_check: bool = False) -> Call:
         """An exchange, to be entered. Entering raises Overloaded, UpstreamUnreachable or UpstreamTimeout."""
@@ -205,7 +184,7 @@ class Pool:
             finally:
                 connection.close()
         try:
-            connection = await self.dialer.connect(lambda: UpstreamConnection(self, self._loop, self._limits))
+            connection = await self.dialer.connect(lambda: UpstreamConnection(self, self._loop, self.limits))
         except TimeoutError:
             why = f"no connection to the upstream at {self.dialer.where} within {self.config.connect_timeout:g} s"
             self.state.unreachable(why)
@@ -238,11 +217,12 @@ class Pool:
             if connection.moved or connection.is_paused:  # while it is not read, it cannot send
                 connection.moved, connection.still_since = False, now
             if now > connection.deadline:
-                connection.time_out(f"no answer from the upstream within {connection.timeout_s:g} s")
+                connection.give_up(UpstreamTimeout(f"no answer from the upstream within {connection.timeout_s:g} s"))
             elif now - connection.still_since > connection.stall_timeout_s:
                 connection.still_since = now
                 if is_inside(connection):
-                    connection.time_out(f"nothing more of the upstream's answer for {connection.stall_timeout_s:g} s")
+                    why = f"nothing more of the upstream's answer for {connection.stall_timeout_s:g} s"
+                    connection.give_up(UpstreamTimeout(why))
         while self._idle and (now - self._idle[0].idle_since >= self.config.idle_timeout or self._idle[0].lost):
             self._idle.pop(0).close()
 

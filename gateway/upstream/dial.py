@@ -29,28 +29,27 @@ class Dialer:
     """Makes connections to one upstream, perhaps with the certificate of `kept`. Raises OSError."""
 
     def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop, kept: ssl.SSLContext | None = None) -> None:
-        self._host, self._port = config.url.host, config.url.port
-        self._socket = config.socket
-        self.where = config.socket or f"{bracketed(self._host)}:{self._port}"
-        self._timeout_s = config.connect_timeout
+        self._config = config
+        self._url = config.url
+        self.where = config.socket or f"{bracketed(config.url.host)}:{config.url.port}"
         self._loop = loop
         self._begun = Capacity(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
         self._failed: dict[AddrInfoType, float] = {}  # when, of the addresses that the host has now
         self.tls = upstream_context(config, kept)
-        self._server_name = (config.tls.server_name or self._host) if self.tls is not None else None
+        self._server_name = (config.tls.server_name or config.url.host) if self.tls is not None else None
 
     async def connect(self, protocol: Callable[[], _Protocol]) -> _Protocol:
         """A connection. Raises OSError; TimeoutError after `connect_timeout`."""
-        ends_at = self._loop.time() + self._timeout_s
+        ends_at = self._loop.time() + self._config.connect_timeout
         async with asyncio.timeout_at(ends_at):
-            addresses = await self._addresses() if self._socket is None else []
+            addresses = await self._addresses() if self._config.socket is None else []
             await self._turn()
-            if self._socket is not None:
+            if self._config.socket is not None:
                 _, made = await self._loop.create_unix_connection(
-                    protocol, self._socket, ssl=self.tls, server_hostname=self._server_name
+                    protocol, self._config.socket, ssl=self.tls, server_hostname=self._server_name
                 )
                 return made
-            delay_s = min(_DELAY_S, self._timeout_s / len(addresses) / 2)
+            delay_s = min(_DELAY_S, self._config.connect_timeout / len(addresses) / 2)
             while len(addresses) > 1:
                 sock, address = await self._race(addresses, delay_s)
                 try:
@@ -60,7 +59,7 @@ class Dialer:
                 except OSError:
                     self._failed[address] = self._loop.time()
                     addresses.remove(address)
-            return await self._open(protocol, host=addresses[0][4][0], port=self._port)
+            return await self._open(protocol, host=addresses[0][4][0], port=self._url.port)
 
     async def _turn(self, sock: socket.socket | None = None) -> None:
         """Wait for a turn of the loop that has begun few connections. If that is given up, the socket is closed."""
@@ -80,7 +79,7 @@ class Dialer:
 
     async def _addresses(self) -> list[AddrInfoType]:
         """The addresses of the upstream's host: the families in turn, each in the order of the system (RFC 8305, 4)."""
-        found = dict.fromkeys(await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM))
+        found = dict.fromkeys(await self._loop.getaddrinfo(self._url.host, self._url.port, type=socket.SOCK_STREAM))
         now = self._loop.time()
         self._failed = {a: at for a, at in self._failed.items() if a in found and now - at < _LAST_S}
         families = [[a for a in found if a[0] == family] for family in dict.fromkeys(a[0] for a in found)]

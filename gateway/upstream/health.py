@@ -60,7 +60,7 @@ class UpstreamHealth:
 
     def answered(self) -> None:
         if self.now is not UpstreamState.UNHEALTHY:
-            self._rise()
+            self.passed()
 
     def unreachable(self, why: str) -> None:
         self._fall(UpstreamState.UNREACHABLE, why)
@@ -70,16 +70,13 @@ class UpstreamHealth:
 
     def connected(self) -> None:
         if self.now is UpstreamState.UNREACHABLE:
-            self._rise()
-
-    def passed(self) -> None:
-        self._rise()
+            self.passed()
 
     def failed(self, why: str) -> None:
         self._fall(UpstreamState.UNHEALTHY, why)
         self.now = UpstreamState.UNHEALTHY
 
-    def _rise(self) -> None:
+    def passed(self) -> None:
         if self.now is not UP:
             self._change(UP, logging.INFO, {})
             self.why = ""

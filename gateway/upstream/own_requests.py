@@ -11,7 +11,8 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
+from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -20,7 +21,7 @@ from typing import Final
 import msgspec
 
 from gateway.caller_identity import is_of_one_message
-from gateway.config import Limits, Upstream
+from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
 from gateway.http.addresses import misplaced
 from gateway.http.fields import EVENT_STREAM, Headers
@@ -46,24 +47,14 @@ _PLAIN: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")  # what a field can have f
 _ENCODED: Final = b"=?base64?%b?="  # ... for any other (SEP-2243)
 
 
+@dataclass(eq=False)
 class HttpChannel:
-    def __init__(
-        self,
-        pool: Pool,
-        target: bytes,
-        headers: Headers,
-        limits: Limits,
-        accept: Sequence[tuple[bytes, bytes]],
-        on_response: Callable[[Response], None],
-        on_message: Callable[[bytes], Awaitable[None]],
-    ) -> None:
-        self._pool = pool
-        self._target = target
-        self._headers = headers
-        self._limits = limits
-        self._accept = accept
-        self._on_response = on_response
-        self._on_message = on_message
+    _pool: Pool
+    _target: bytes
+    _headers: Headers
+    _accept: Sequence[tuple[bytes, bytes]]
+    _on_response: Callable[[Response], None]
+    _on_message: Callable[[bytes], Awaitable[None]]
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
@@ -80,7 +71,7 @@ class HttpChannel:
         return before + name, behind
 
     async def _exchange(self, request: bytes, raw_id: bytes) -> Message:
-        stream = _Stream(self._limits.inspected_event_bytes_max)
+        stream = _Stream(self._pool.limits.inspected_event_bytes_max)
         method = b"POST"
         for _ in range(_POLLS_MAX):
             async with AsyncExitStack() as leaving:
@@ -121,23 +112,20 @@ class HttpChannel:
             raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
 
     async def _whole(self, response: Response) -> bytes:
-        bytes_max = self._limits.inspected_body_bytes_max
-        reservation, body = Reservation(self._pool.buffers), bytearray()
-        try:
+        bytes_max = self._pool.limits.inspected_body_bytes_max
+        body = bytearray()
+        with closing(Reservation(self._pool.buffers)) as reservation:
             while piece := await response.body.read():
                 body += piece
                 if len(body) > bytes_max:
                     raise UpstreamBroken(f"a page of the upstream's is larger than {bytes_max} bytes")
                 reservation.hold(len(body))
-        finally:
-            reservation.close()
         return bytes(body)
 
     async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
         """The response with that id, once each message before it has been passed on; None if the stream ends first."""
-        answer, reservation = None, Reservation(self._pool.buffers)
-        try:
-            while answer is None:
+        with closing(Reservation(self._pool.buffers)) as reservation:
+            while True:
                 try:
                     piece = await response.body.read()
                 except UpstreamBroken:
@@ -147,11 +135,9 @@ class HttpChannel:
                 if not piece:
                     return None
                 answer = await self._read_piece(piece, raw_id, stream)
-                if answer is None:
-                    reservation.hold(stream.parser.pending_bytes)
-        finally:
-            reservation.close()
-        return answer
+                if answer is not None:
+                    return answer
+                reservation.hold(stream.parser.pending_bytes)
 
     async def _read_piece(self, piece: bytes, raw_id: bytes, stream: "_Stream") -> Message | None:
         """The response with that id, if this piece completes it. Requests and notifications are passed on."""
@@ -172,16 +158,15 @@ class HttpChannel:
         reading_on = self._pool.links.reading_on
         if response.body.is_whole or len(reading_on) >= READ_ON_MAX or self._pool.is_full:
             return
-
-        async def read_on(call: AsyncExitStack) -> None:
-            async with call:
-                with suppress(TimeoutError, GatewayError):
-                    async with asyncio.timeout(_READ_ON_S):
-                        await self._read_stream(response, b"", stream)
-
-        task = asyncio.create_task(read_on(leaving.pop_all()))
+        task = asyncio.create_task(self._read_rest(leaving.pop_all(), response, stream))
         reading_on.add(task)
         task.add_done_callback(reading_on.discard)
+
+    async def _read_rest(self, call: AsyncExitStack, response: Response, stream: "_Stream") -> None:
+        async with call:
+            with suppress(TimeoutError, GatewayError):
+                async with asyncio.timeout(_READ_ON_S):
+                    await self._read_stream(response, b"", stream)
 
 
 class _Stream:

@@ -144,11 +144,6 @@ class UpstreamConnection(Wire):
         self._head = self._response = self._client = self._pacing = None
         self._asked, self.used = False, True
 
-    def time_out(self, why: str) -> None:
-        """Cut the exchange: the upstream takes too long."""
-        self._fail(UpstreamTimeout(why))
-        self.abort()
-
     def is_stale(self) -> bool:
         """Whether the upstream has closed the idle connection, or sent something on it that nobody asked for."""
         return self.lost or self.transport is None or self.transport.is_closing() or self.has_input()
@@ -237,12 +232,13 @@ class UpstreamConnection(Wire):
         if size_bytes != self._reservation.held_bytes:
             self._reservation.set(size_bytes)
             if not self._reservation.has_room(size_bytes):
-                self._give_up(Overloaded("limits.held_bytes_max is reached: no room for the head of the answer"))
+                self.give_up(Overloaded("limits.held_bytes_max is reached: no room for the head of the answer"))
 
     def _break(self, fault: str) -> None:
-        self._give_up(UpstreamBroken(f"the upstream's answer cannot be passed on: {fault}"))
+        self.give_up(UpstreamBroken(f"the upstream's answer cannot be passed on: {fault}"))
 
-    def _give_up(self, error: GatewayError) -> None:
+    def give_up(self, error: GatewayError) -> None:
+        """Cut the exchange."""
         self._fail(error)
         self.lost = True
         self.abort()
@@ -263,8 +259,13 @@ class UpstreamConnection(Wire):
         super().connection_lost(exc)
         self.lost = True
         self._reader.close()
-        is_silent = self._asked and not self.answered and not self.used
-        self._fail(_why_lost(exc, self.stall_timeout_s, f" without an answer{self.pool.hint}" * is_silent))
+        if isinstance(exc, TimeoutError):  # the kernel's word (base_connection.py)
+            self._fail(UpstreamTimeout(f"the upstream took nothing for {self.stall_timeout_s:g} s"))
+            return
+        how = f": {exc}" if exc else ""
+        if self._asked and not self.answered and not self.used:
+            how = f" without an answer{self.pool.hint}"
+        self._fail(UpstreamBroken(f"the upstream closed the connection{how}"))
 
     def _fail(self, error: GatewayError) -> None:
         if self._response is not None:
@@ -283,9 +284,3 @@ def is_inside(connection: UpstreamConnection) -> bool:
     if response is None:
         return bool(connection._reader.begun)
     return not response.body.is_whole and response.head.kind != EVENT_STREAM
-
-
-def _why_lost(exc: Exception | None, stall_timeout_s: float, how: str) -> GatewayError:
-    if isinstance(exc, TimeoutError):  # the kernel's word (base_connection.py)
-        return UpstreamTimeout(f"the upstream took nothing for {stall_timeout_s:g} s")
-    return UpstreamBroken(f"the upstream closed the connection{how}{f': {exc}' if exc and not how else ''}")

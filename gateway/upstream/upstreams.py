@@ -20,7 +20,8 @@ from gateway.http.head_cache import HeadCache
 from gateway.http.response_parser import ResponseHead
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
-from gateway.upstream.connection_pool import Pool
+from gateway.upstream.connection_pool import Pool, UpstreamContext
+from gateway.upstream.dial import Dialer
 from gateway.upstream.health import UpstreamHealth, UpstreamState
 from gateway.upstream.identity_drift import IdentityDrift
 
@@ -58,13 +59,11 @@ class Pools:
         self.heads.end()
         self.heads = HeadCache()
         tls = {name: pool.dialer.tls for name, pool in self.of.items() if name in certified}
-        self.of = {
-            name: Pool(
-                u, config.limits, *self._shared, self._on_answer(name), self.heads, kept.get(name), tls.get(name)
-            )
-            for u in config.upstreams
-            for name in (u.name,)
-        }
+        self.of, loop = {}, asyncio.get_running_loop()
+        for u in config.upstreams:
+            context, dialer = kept.get(u.name) or UpstreamContext(u.name), Dialer(u, loop, tls.get(u.name))
+            on_answer = self._on_answer(u.name)
+            self.of[u.name] = Pool(u, config.limits, *self._shared, on_answer, self.heads, context, dialer)
 
     def probe(self) -> None:
         """Begin the probes of the upstreams of this configuration, in place of those before."""

@@ -14,9 +14,10 @@ import msgspec
 
 from gateway.caller_identity import STDIO
 from gateway.config import StdioConfig
+from gateway.stdio.messages import Outlet
+from gateway.stdio.pipes import PipeSource
 from gateway.stdio.stdio_proxy import NoCounts, StdioProxy
 from gateway.tasks.lifecycles import Lives
-from gateway.tasks.sessions import CapabilityCache, Sessions
 from gateway.transport.memory_budget import Buffers
 from tests.model import history as h
 from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange, formed, plain
@@ -62,7 +63,7 @@ class _Wire:
         self._take(self._pieces.popleft())
 
 
-class _Source:
+class _Source(PipeSource):
     """Lines on their way to the gateway."""
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -76,20 +77,19 @@ class _Source:
         return await self._pieces.get()
 
 
-class _Sink:
+class _Outlet(Outlet):
     """Lines on their way from the gateway."""
 
-    is_full = False
-
-    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None]) -> None:
+    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None], buffers: Buffers) -> None:
+        super().__init__(-1, buffers)
         self._wire = _Wire(loop, take)
 
     def write(self, data: bytes) -> None:
         for line in data.splitlines(keepends=True):
             self._wire.send(line)
 
-    async def drain(self) -> None:
-        pass
+    def _run(self) -> None:
+        """There is no descriptor, so no thread writes."""
 
 
 class Process:
@@ -106,11 +106,10 @@ class Process:
         over_http = config_of(setting)
         config = StdioConfig(index=over_http.index, limits=over_http.limits)
         self._from_client, self._from_server = _Source(loop), _Source(loop)
-        to_client, to_server = _Sink(loop, self._at_client), _Sink(loop, self._at_server)
-        sessions = Sessions(config.index, CapabilityCache(loop.time), loop.time)
-        sessions.lives = client.lives
         buffers = Buffers(config.limits.held_bytes_max)
-        self._proxy = StdioProxy(config, to_client, to_server, sessions, buffers, NoCounts(), loop.time)
+        to_client, to_server = _Outlet(loop, self._at_client, buffers), _Outlet(loop, self._at_server, buffers)
+        self._proxy = StdioProxy(config, to_client, to_server, NoCounts(), NoCounts())
+        self._proxy.sessions.lives = client.lives
         self._works = [
             loop.create_task(self._proxy.serve_client(self._from_client)),
             loop.create_task(self._proxy.serve_server(self._from_server)),
@@ -143,7 +142,7 @@ class Process:
 
     def waits(self, message_id: str) -> bool:
         """Whether the gateway waits for the response to a request of its own."""
-        return self._proxy._channel._asked.get(message_id) is not None
+        return self._proxy._caller._asked.get(message_id) is not None
 
     def end(self) -> None:
         """The process ends, and the host closes its streams."""

@@ -11,7 +11,8 @@ from gateway.config import Upstream as Config
 from gateway.http.head_cache import HeadCache
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
-from gateway.upstream.connection_pool import Pool
+from gateway.upstream.connection_pool import Pool, UpstreamContext
+from gateway.upstream.dial import Dialer
 from gateway.upstream.upstreams import watch
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, logged, port_of, settings
 from tests.peer import Peer
@@ -186,7 +187,8 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     port = server.sockets[0].getsockname()[1]
     url = Url("http", "127.0.0.1", port, "/mcp")
     configs = [Config(name=f"u{number}", url=url) for number in range(50)]
-    pools = [Pool(each, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()) for each in configs]
+    shared, loop = (Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()), asyncio.get_running_loop()
+    pools = [Pool(each, *shared, UpstreamContext(each.name), Dialer(each, loop)) for each in configs]
     began_at = monotonic()
     for pool in pools:
         pool.state.silent("no answer")

@@ -20,8 +20,8 @@ from gateway.relay.admission import Admission
 from gateway.relay.pump import relay
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
-from gateway.upstream.connection_pool import Pool
-from gateway.upstream.server_connection import Response
+from gateway.upstream.connection_pool import Pool, UpstreamContext
+from gateway.upstream.dial import Dialer
 from tests.launch import Gateways, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
 from tests.relay.conftest import SMALL_HEADER_BYTES
@@ -79,7 +79,8 @@ class Direct:
     def __init__(self, listening: socket.socket) -> None:
         self.upstream = Upstream(listening)
         config = Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/"))
-        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache())
+        context, dialer = UpstreamContext("up"), Dialer(config, asyncio.get_running_loop())
+        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache(), context, dialer)
 
     async def ask(self, said: bytes) -> tuple[Peer, bytes]:
         """One exchange, answered with `said`: the server's side of its connection, and the body."""
@@ -241,12 +242,6 @@ async def test_a_flood_of_1xx_is_as_fast_as_its_reader_and_the_answer_behind_it_
 # ---- a body that is not as long as its head says ----
 
 
-class Blind:
-    """A watch that looks at nothing."""
-
-    def inspector(self, response: Response) -> None: ...
-
-
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(("stated", "sent"), [(10, b"abc"), (2, b"abc"), (0, b"abc")])
 async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_client(
@@ -265,7 +260,7 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
         else:
             exchange.request.body.feed(got)
         try:
-            await relay(exchange, caller, Blind(), Limits())
+            await relay(exchange, caller, lambda response: None)
         except GatewayError as error:
             failed.set_result(error)
             exchange.response.respond(error.status, error.reason, [], b"")

@@ -35,19 +35,19 @@ FAULTS: Final = faults({
         r"return Line\(raw, whole, ended\)", r'return Line(raw.replace(b"\\r\\n", b"\\n"), whole, ended)'
     ),
     "a message of the gateway's own goes out wherever in a line the others are": (
-        r"(?<=if )self\.is_inside(?=:\n\s+self\._waiting\.append)", "False"
+        r"(?<=if )not self\.is_inside(?=:\n\s+self\.write\(line\))", "True"
     ),
     "what is no JSON is dropped": (
-        r"(?=self\.sink\.write\(line\.raw\))", "(not line.whole or jsonrpc.parse(line.raw) is not None) and "
+        r"(?=self\.write\(line\.raw\))", "(not line.whole or jsonrpc.parse(line.raw) is not None) and "
     ),
     "a line without its end is lost": (r'(?<=return )self\._take\(b"", ended=False\)(?= if)', "None"),
     "what answers a request of the gateway's passes as well": (
         r"(?<=answer\(message_id, message\)\n)(\s+return) True", r"\1 False"
     ),
     "1 and its text are one id": (r"(?<=data = )bytes\(raw\)(?=\n\s+found = text\(data\))", r"bytes(raw).strip(b'\"')"),
-    "large lines are cut": (r"return pieces if self\.fate is .*", "return [line] if line.ended else []"),
+    "large lines are cut": (r"return \[\] if self\.stays else pieces", "return [line] if line.ended else []"),
     "messages are written anew": (
-        r"(?<=self\.sink\.write\()line\.raw(?=\))",
+        r"(?<=self\.write\()line\.raw(?=\))",
         r'line.raw if not line.whole or jsonrpc.parse(line.raw) is None else line.raw.rstrip() + b"\\n"',
     ),
 })  # fmt: skip
