@@ -78,7 +78,6 @@ _IDLE: Final = State.IDLE
 _SERVING: Final = State.SERVING
 _SKIPPING: Final = State.SKIPPING
 _LINGERING: Final = State.LINGERING
-_HEAD_COMES: Final = request_parser.Reading.HEAD
 
 
 class ClientOwner(Protocol):
@@ -164,7 +163,7 @@ class ClientConnection(ClientWire):
             self._refuse(request_parser.Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
         if self._receiving is not None and self.state is not _SKIPPING:
             self.expect_body()
-        if self.state is _IDLE and reader.state is _HEAD_COMES:
+        if self.state is _IDLE and reader.state == "HEAD":
             self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
 
     def _take(self, event: request_parser.RequestEvent) -> None:
@@ -253,7 +252,7 @@ class ClientConnection(ClientWire):
             self._start(self._queue.take(self))
         elif self._refused is not None or self._is_last:
             self._hang_up(self._refused)
-        elif self._reader.state is _HEAD_COMES:
+        elif self._reader.state == "HEAD":
             self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
         else:
             self._enter(_IDLE, self.loop.time() + self._limits.keepalive_timeout)

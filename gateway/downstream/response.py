@@ -140,8 +140,7 @@ def _date(unix_s: int) -> bytes:
 
 def write_refusal(connection: ClientWire, refused: request_parser.Refusal) -> None:
     """Write the response to bytes that are no request."""
-    response = ClientResponse(ClientRequest(connection, request_parser.Head(b"", b"", 1, Headers())))
-    response.keep_alive = False
+    response = ClientResponse(ClientRequest(connection, request_parser.Head(b"", b"", 1, Headers(), 0, 0, False)))
     body = jsonrpc.error(b"", jsonrpc.INVALID_REQUEST, f"{refused.reason.decode()}: {refused}")
     response.respond(refused.status, refused.reason, [(b"Content-Type", b"application/json")], body)
 

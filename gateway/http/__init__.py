@@ -2,7 +2,7 @@
 
 request_parser    requests, read with llhttp
 response_parser   responses, read with llhttp
-chunks            bodies in chunks, read with llhttp
+message_reader    what both have in common: heads, bodies in chunks
 fields            header fields
 codings           which content codings can be read, and how
 head_cache        heads that came before, and what follows from them

@@ -3,25 +3,22 @@
 In: bytes as they arrive, split anywhere. Out: for each request a `Head`, pieces of the body and an `End`; a `Refusal`
 is the last event of a connection.
 Always: method, target, names and values are the bytes that came (DESIGN 3.1, 3.2), except that an authority in the
-target becomes the `Host`; a message has one framing, and one only (RFC 9112, 6 and 7.1); a head or a trailer has a
-limit in bytes and in fields; one `read` gives one request at most, however many have arrived; until a head is whole,
-only its bytes are kept, and the work is in proportion to them. What a head gives depends on its bytes alone.
+target becomes the `Host`; a message has one framing, and one only (RFC 9112, 6 and 7.1); one `read` gives one request
+at most, however many have arrived. What a head gives depends on its bytes alone.
 
 llhttp refuses most of what is doubtful. This file also refuses: another version or protocol, a request line with more
 white space than it needs, a `Transfer-Encoding` other than one plain list that ends with `chunked`, no `Host` or two.
 llhttp knows only registered methods and ASCII targets: others get 400 (DESIGN 10).
 """
 
-import enum
 import re
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import httptools
 
 from gateway.errors import shown, without_frames
-from gateway.http.chunks import BadTrailer, Chunks, Followed, TooMuch
-from gateway.http.fields import FIELD_BYTES_MIN, HEAD_END, JSON, OF_CONNECTION, FoundFields, Headers, fields_bytes
-from gateway.http.head_cache import ConnectionHeads
+from gateway.http.fields import HEAD_END, JSON, OF_CONNECTION, FoundFields, Headers, fields_bytes
+from gateway.http.message_reader import Followed, HeadTooLarge, MessageReader, TooMuch
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
@@ -62,14 +59,7 @@ class Head:
     )  # fmt: skip
 
     def __init__(
-        self,
-        method: bytes,
-        target: bytes,
-        minor: int,
-        headers: Headers,
-        body_bytes: int = 0,
-        held_bytes: int = 0,
-        keep_alive: bool | None = None,
+        self, method: bytes, target: bytes, minor: int, headers: Headers, body_bytes: int, held_bytes: int, lasts: bool
     ) -> None:
         self.method = method
         self.target = target
@@ -79,7 +69,7 @@ class Head:
         self.held_bytes = held_bytes
         self.raw = b""
         self.remembered: Any = None
-        self.keep_alive = _keeps_alive(minor, headers) if keep_alive is None else keep_alive
+        self.keep_alive = lasts
 
     def again(self, body_bytes: int, remembered: object) -> "Head":
         """The same head, come again with another `Content-Length`, and what was kept of it."""
@@ -114,8 +104,14 @@ RequestEvent: TypeAlias = Head | bytes | End | Refusal
 """A head, a piece of the body, the end, or a refusal."""
 
 
-class Reading(enum.Enum):
-    """The state of a reader. Each step is made by one method: `_whole_head`, `_begin_body`, `_end`, `close`.
+Reading: TypeAlias = Literal["BETWEEN", "HEAD", "BODY", "OVER"]
+"""The state of a reader."""
+
+
+class RequestReader(MessageReader):
+    """Reads the requests of one connection: `add` takes the bytes that arrived, `read` gives their events.
+
+    Each step of its `state` is made by one method: `_head`, `read`, `_end`, `close`.
 
                a part of a head  a head is whole  a body ends  the last body ends  what came is refused  it is closed
     BETWEEN    HEAD              BODY             -            -                   OVER                  OVER
@@ -126,194 +122,97 @@ class Reading(enum.Enum):
     A request without a body has one that ends at once. The last body is that of a request whose head says so.
     """
 
-    BETWEEN = enum.auto()
-    HEAD = enum.auto()
-    BODY = enum.auto()
-    OVER = enum.auto()
+    __slots__ = ("_doubts", "_keep_alive", "state")
 
-
-# To get a member from its class costs a call of a function.
-_BETWEEN: Final = Reading.BETWEEN
-_BODY: Final = Reading.BODY
-_OVER: Final = Reading.OVER
-
-
-class RequestReader:
-    """Reads the requests of one connection: `add` takes the bytes that arrived, `read` gives their events."""
-
-    __slots__ = (
-        "_at", "_cached_heads", "_chunks", "_doubts", "_fields_max", "_keep_alive", "_left", "_lines", "_max",
-        "_pending", "_seen", "_tried", "_waits", "state",
-    )  # fmt: skip
-
-    def __init__(self, head_bytes_max: int, fields_max: int, cached_heads: ConnectionHeads[Any] | None = None) -> None:
-        self._cached_heads = cached_heads
-        self._max = head_bytes_max
-        self._fields_max = fields_max
-        self.state: Reading = _BETWEEN
-        self._pending: bytes | bytearray = b""  # what arrived and was not read yet, from `_at` on
-        self._at = 0
-        self._waits = False  # `_pending` is a head that is not whole, and all of it was looked at
-        self._seen = self._tried = self._lines = 0  # of that head: bytes looked at, bytes tried, lines
-        self._left = 0  # bytes of the body that are still to be read, or _CHUNKED
+    def begin(self) -> None:
+        super().begin()
+        self.state: Reading = "BETWEEN"
         self._keep_alive = True
-        self._chunks: Chunks | None = None  # of a body
         self._doubts = _DOUBTS_MAX
 
     def close(self) -> None:
-        self.state = _OVER
-        self._pending, self._at, self._waits = b"", 0, False
-        if self._chunks is not None:
-            self._chunks.close()
-            self._chunks = None
+        super().close()
+        self.state = "OVER"
+        self._pending, self._at, self._seen = b"", 0, 0
 
     def add(self, data: bytes) -> None:
-        if self._waits:
-            self._pending += data
-            self._waits = False
-        elif self.state is not _OVER:
-            self._pending = self._pending[self._at :] + data if self._at < len(self._pending) else data
-            self._at = 0
-
-    @property
-    def pending_bytes(self) -> int:
-        return 0 if self._waits else len(self._pending) - self._at
+        if self.state != "OVER":
+            super().add(data)
 
     @property
     def held_bytes(self) -> int:
         """The memory of a head, or of trailers, that are not whole."""
-        trailers = 0 if self._chunks is None else fields_bytes(self._chunks.fields)
-        return trailers + (len(self._pending) if self._waits else 0)
+        return fields_bytes(self.trailers) + self._seen
 
     def read(self) -> list[RequestEvent]:
         """The events of the next bytes: of all that arrived, except what may be further requests."""
         events: list[RequestEvent] = []
         try:
-            if self.state is not _BODY:
-                head = self._remembered_head()
-                if head is None and (data := self._whole_head()) is not None:
-                    head = read_head(data)
-                if head is not None:
-                    events.append(head)
-                    self._begin_body(head)
-            if self.state is _BODY:
+            if self.state != "BODY" and (head := self._head()) is not None:
+                events.append(head)
+                self.state = "BODY"
+                self._keep_alive, self._left = head.keep_alive, head.body_bytes
+                if self._left == _CHUNKED:
+                    self._expect_chunks(httptools.HttpRequestParser, _CHUNKS_FOLLOW)
+            if self.state == "BODY":
                 self._read_body(events)
         except Refusal as refused:
             events.append(without_frames(refused))
             self.close()
-        if self.state is _OVER:
+        if self.state == "OVER":
             self.close()
         elif self._at == len(self._pending):
             self._pending, self._at = b"", 0  # an open stream would keep it
         return events
 
-    # ---- heads ----
-
-    def _remembered_head(self) -> Head | None:
-        """The next head, if all that is pending begins with one that came before."""
-        data = self._pending
-        if self._at or self._cached_heads is None or self.state is not _BETWEEN or type(data) is not bytes:
-            return None
-        if (found := self._cached_heads.find(data)) is None:
-            return None
-        known, self._at, body_bytes = found
-        head: Head = known.head
-        return head.again(body_bytes, known)
-
-    def _whole_head(self) -> bytes | None:
-        """The next head, once it is whole; until then its bytes are kept, and nothing else. Raises Refusal."""
-        data, start = self._pending, self._at
-        if self.state is _BETWEEN:
-            if data[start] in b"\r\n":
-                start = self._at = _EMPTY_LINES.match(data, start).end()  # type: ignore[union-attr]  # always matches
-                if start == len(data):
+    def _head(self) -> Head | None:
+        """The next head, if it came before, or is whole. Raises Refusal."""
+        data, at, heads = self._pending, self._at, self._cached_heads
+        if not at and type(data) is bytes and heads is not None and (found := heads.find(data)) is not None:
+            known, self._at, body_bytes = found
+            before: Head = known.head
+            return before.again(body_bytes, known)
+        if self.state == "BETWEEN":
+            if data[at] in b"\r\n":
+                self._at = at = _EMPTY_LINES.match(data, at).end()  # type: ignore[union-attr]  # always matches
+                if at == len(data):
                     return None
-            self.state = Reading.HEAD
-            self._seen, self._tried, self._lines = start, 0, 0
-        found = data.find(HEAD_END, max(start, self._seen - len(HEAD_END) + 1))
-        if found < 0:
-            self._inspect(data, start)
-            return None
-        end = found + len(HEAD_END)
-        self._check_size(data, start, end)
-        if end - start > FIELD_BYTES_MIN * self._fields_max:
-            self._check_fields(data.count(b"\n", start, end) - 2)
-        if type(data) is bytearray:
-            self._pending = bytes(data[end:])
-            self._at = 0
-        else:
-            self._at = end
-        return bytes(data[start:end])
+            self.state = "HEAD"
+        try:
+            raw = self._raw_head()
+        except TooMuch as error:
+            message = f"the request's head {error}"
+            if isinstance(error, HeadTooLarge) and data.find(b"\r\n", at, at + self._bytes_max // 2) < 0:
+                raise Refusal(414, b"URI Too Long", message) from None
+            raise Refusal(431, _TOO_LARGE, message) from None
+        return None if raw is None else read_head(raw)
 
-    def _inspect(self, data: bytes | bytearray, start: int) -> None:
-        """Keep a head that is not whole, and have llhttp try it each time that it has doubled. Raises Refusal."""
-        seen, size = self._seen, len(data) - start
-        self._check_size(data, start, len(data))
-        if size >= 2 * self._tried:
-            self._tried = size
+    def _inspect(self, data: bytes | bytearray, at: int, has_bare_lf: bool) -> None:
+        """Have llhttp try a head that is not whole each time that it has doubled. Raises Refusal."""
+        if (len(data) - at).bit_length() > self._seen.bit_length():
             try:
-                httptools.HttpRequestParser(None).feed_data(data[start:])
+                httptools.HttpRequestParser(None).feed_data(data[at:])
             except httptools.HttpParserError as error:
-                raise _fault(error, _shown(data[start:])) from None
-        lines = data.count(b"\n", seen)
-        if lines != data.count(b"\r\n", max(start, seen - 1)):
-            raise Refusal(400, b"Bad Request", f"not HTTP/1.1: a line ends with CR LF{_shown(data[start:])}")
-        self._lines += lines
-        self._check_fields(self._lines - 1)
-        if type(data) is bytes or start:
-            self._pending, self._at = bytearray(data[start:]), 0
-        self._seen, self._waits = size, True
-
-    def _check_size(self, data: bytes | bytearray, start: int, end: int) -> None:
-        if end - start > self._max:
-            message = f"the request's head is larger than {self._max} bytes"
-            if data.find(b"\r\n", start, start + self._max // 2) < 0:
-                raise Refusal(414, b"URI Too Long", message)
-            raise Refusal(431, _TOO_LARGE, message)
-
-    def _check_fields(self, count: int) -> None:
-        if count > self._fields_max:
-            raise Refusal(431, _TOO_LARGE, f"more than {self._fields_max} fields in the request's head")
-
-    # ---- bodies ----
-
-    def _begin_body(self, head: Head) -> None:
-        self.state = _BODY
-        self._keep_alive, self._left = head.keep_alive, head.body_bytes
-        if self._left == _CHUNKED:
-            llhttp = httptools.HttpRequestParser
-            self._chunks = Chunks(llhttp, _CHUNKS_FOLLOW, self._max, self._fields_max, _NO_TRAILERS)
+                raise _refusal(error, _shown(data[at:])) from None
+        if has_bare_lf:
+            raise Refusal(400, b"Bad Request", f"not HTTP/1.1: a line ends with CR LF{_shown(data[at:])}")
 
     def _read_body(self, events: list[RequestEvent]) -> None:
         """Read on in the body: all that has come of it, or some chunks. Raises Refusal."""
         if self._left == _CHUNKED:
-            self._read_chunks(events)
-            return
-        data, start = self._pending, self._at
-        end = min(len(data), start + self._left)
-        if end > start:
-            events.append(data if not start and end == len(data) else data[start:end])  # type: ignore[arg-type]
-            self._at = end
-            self._left -= end - start
-        if not self._left:
-            self._end(events, _END)
-
-    def _end(self, events: list[RequestEvent], end: End) -> None:
-        events.append(end)
-        self._chunks = None
-        self.state = _BETWEEN if self._keep_alive else _OVER
-
-    def _read_chunks(self, events: list[RequestEvent]) -> None:
-        chunks = self._chunks
-        data = self._up_to_a_head(bytes(self._pending[self._at : self._at + _CHUNKS_AT_ONCE]))
-        assert chunks is not None
-        self._at += len(data)
-        if piece := chunks.feed(data):
+            data = self._up_to_a_head(bytes(self._pending[self._at : self._at + _CHUNKS_AT_ONCE]))
+            self._at += len(data)
+            piece, is_whole = self._chunks(data), self.is_whole
+        else:
+            piece, is_whole = self._counted(), not self._left
+        if piece:
             events.append(piece)
-        if chunks.is_whole:
-            self._end(events, End(Headers.of(chunks.fields)) if chunks.fields else _END)
-        if chunks.fault is not None and self.state is not _OVER:  # behind the last request nothing matters
-            raise _fault(chunks.fault, "")
+        if is_whole:
+            events.append(End(Headers.of(self.trailers)) if self.trailers else _END)
+            self.trailers = []
+            self.state = "BETWEEN" if self._keep_alive else "OVER"
+        if self._fault is not None and self.state != "OVER":  # behind the last request nothing matters
+            raise _refusal(self._fault, "")
 
     def _up_to_a_head(self, data: bytes) -> bytes:
         """Chunks, but nothing of a request that may begin behind the last one: a head is read from its first byte."""
@@ -324,6 +223,12 @@ class RequestReader:
             return data
         self._doubts -= 1
         return data[: found.end()]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in _NO_TRAILERS:
+            message = f"{name.decode().lower()} is not allowed as a trailer (RFC 9110, 6.5.1)"
+            raise Refusal(400, b"Bad Request", message)
+        super().on_header(name, value)
 
 
 class _Found(FoundFields):
@@ -348,7 +253,7 @@ def read_head(data: bytes) -> Head:
     except httptools.HttpParserUpgrade:
         pass  # llhttp takes what follows for another protocol; here `Upgrade` is only a field (DESIGN 10.4)
     except httptools.HttpParserError as error:
-        raise _fault(error, _shown(data)) from None
+        raise _refusal(error, _shown(data)) from None
     method, version, target = parser.get_method(), parser.get_http_version(), found.target
     if method == b"CONNECT":
         raise Refusal(501, b"Not Implemented", "CONNECT is not supported: it asks for a tunnel")
@@ -363,16 +268,11 @@ def read_head(data: bytes) -> Head:
     body_bytes = _length(headers, minor)
     if not target.startswith(b"/"):
         target, headers = _in_origin_form(method, target, headers)
-    head = Head(method, target, minor, headers, body_bytes, headers.held_bytes(len(data)))
-    is_small = not head.held_bytes
-    if is_small and head.keep_alive and target is found.target and body_bytes >= 0 and headers.are_plain(_NOT_PLAIN):
+    lasts = minor == 1 and not any(b"close" in headers.tokens(name) for name in OF_CONNECTION)
+    head = Head(method, target, minor, headers, body_bytes, headers.held_bytes(len(data)), lasts)
+    if lasts and not head.held_bytes and target is found.target and body_bytes >= 0 and headers.are_plain(_NOT_PLAIN):
         head.raw = data
     return head
-
-
-def _keeps_alive(minor: int, headers: Headers) -> bool:
-    closes = (name in headers.by_name and b"close" in headers.tokens(name) for name in OF_CONNECTION)
-    return minor == 1 and not any(closes)
 
 
 def _shown(head: bytes | bytearray) -> str:
@@ -401,12 +301,12 @@ def _length(headers: Headers, minor: int) -> int:
     return int(length)
 
 
-def _fault(error: Exception, shown: str) -> Refusal:
+def _refusal(error: BaseException, shown: str) -> Refusal:
     """The refusal for an error of llhttp, or of a body in chunks; `shown` is what was given (`_shown`)."""
+    if isinstance(error, Refusal):
+        return error
     if isinstance(error, TooMuch):
         return Refusal(431, _TOO_LARGE, str(error))
-    if isinstance(error, BadTrailer):
-        return Refusal(400, b"Bad Request", f"{error} is not allowed as a trailer (RFC 9110, 6.5.1)")
     if isinstance(error, Followed):  # behind more than _DOUBTS_MAX places that looked like this one
         return Refusal(400, b"Bad Request", "a request in one piece with the last chunk before it")
     if isinstance(error, httptools.HttpParserInvalidMethodError):

@@ -1,9 +1,8 @@
 """Responses of HTTP/1.x, read by llhttp. One that two readers could read differently is a fault; every other passes.
 
 In: bytes as they arrive, split anywhere. Out: heads, one at a time; behind that of a response, pieces of its body.
-Always: status line, names and values are the bytes that came (DESIGN 3.2); a message has one framing (RFC 9112, 6.3); a
-head or a trailer has a limit in bytes and in fields; until a head is whole, only its bytes are kept. What a head gives
-depends on its bytes alone. A body of known length is counted, chunks are read by `chunks.py`.
+Always: status line, names and values are the bytes that came (DESIGN 3.2); a message has one framing (RFC 9112, 6.3);
+what a head gives depends on its bytes alone.
 """
 
 import re
@@ -11,14 +10,15 @@ from typing import Final, Literal, TypeAlias
 
 import httptools
 
-from gateway.http.chunks import Chunks, whole_body
-from gateway.http.fields import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, Field, FoundFields, Headers
-from gateway.http.head_cache import ConnectionHeads, HeadBytes
+from gateway.http.fields import OF_CONNECTION, Field, FoundFields, Headers
+from gateway.http.head_cache import HeadBytes
+from gateway.http.message_reader import MessageReader, TooMuch, whole_body
 
 Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
 """What ends a body: its `Content-Length`, its last chunk, the connection's end; "none": there is no body."""
 
 _BODILESS: Final = (204, 304)
+_ENDLESS: Final = 1 << 62  # bytes: the connection ends such a body
 _PROTOCOL: Final = b"HTTP/1."
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")  # RFC 9112, 4
 _CHUNKS_FOLLOW: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"  # a head for llhttp
@@ -92,129 +92,78 @@ class ResponseHead:
         return self.minor == 1 or (framing == "length" and b"keep-alive" in told)  # RFC 9112, 6.1
 
 
-class ResponseReader:
+class ResponseReader(MessageReader):
     """Reads the responses that come on one connection: `add` takes what arrived, `head` and `body` read it."""
 
-    __slots__ = (
-        "_at", "_bytes_max", "_cached_heads", "_chunks", "_fields_max", "_framing", "_left", "_pending", "_seen",
-        "fault", "is_followed", "is_whole", "stated_bytes",
-    )  # fmt: skip
-
-    def __init__(self, bytes_max: int, fields_max: int, cached_heads: ConnectionHeads[ResponseHead]) -> None:
-        self._bytes_max = bytes_max
-        self._fields_max = fields_max
-        self._cached_heads = cached_heads
-        self.stated_bytes = 0  # what the `Content-Length` of the last head says, or 0
-        self._chunks: Chunks | None = None
-        self.begin()
+    __slots__ = ("_framing", "is_followed", "stated_bytes")
 
     def begin(self) -> None:
-        self._pending: bytes | bytearray = b""  # what arrived and was not read yet, from `_at` on
-        self._at = self._seen = 0  # seen: so much of a head that is not whole
+        super().begin()
         self._framing: Framing = "none"
-        self._left = 0  # bytes of the body that are still to come
-        self.is_whole = False  # the body's end has come
-        self.is_followed = False  # ... and more than line ends behind it
-        self.fault = ""  # of the body
-        self.close()
-
-    def close(self) -> None:
-        if self._chunks is not None:
-            self._chunks.close()
-            self._chunks = None
-
-    def add(self, data: bytes) -> None:
-        if self._at == len(self._pending):
-            self._pending, self._at = data, 0
-        elif isinstance(self._pending, bytearray) and not self._at:
-            self._pending += data
-        else:
-            self._pending, self._at = bytearray(self._pending[self._at :]) + data, 0
-
-    @property
-    def has_more(self) -> bool:
-        """Whether more has come than was read, besides the beginning of a head."""
-        return max(self._at, self._seen) < len(self._pending)
+        self.stated_bytes = 0  # what the `Content-Length` of the last head says, or 0
+        self.is_followed = False  # behind the body's end more than line ends have come
 
     @property
     def begun(self) -> bytes | bytearray:
         """The beginning of a head that is not whole."""
         return self._pending if self._seen else b""
 
-    # ---- heads ----
-
     def head(self) -> ResponseHead | None:
         """The next head, if it is whole; else its bytes are kept. Raises BadResponse for one that cannot pass."""
-        data, at = self._pending, self._at
-        if not at and type(data) is bytes and (before := self._cached_heads.find(data)) is not None:
+        data, heads = self._pending, self._cached_heads
+        if not self._at and type(data) is bytes and heads is not None and (before := heads.find(data)) is not None:
+            kept: ResponseHead
             kept, self._at, self.stated_bytes = before
             return kept
-        found = data.find(HEAD_END, max(at, self._seen - len(HEAD_END) + 1))
-        end = found + len(HEAD_END) if found >= 0 else len(data)
-        if end - at > self._bytes_max:
-            raise BadResponse(f"its head is larger than {self._bytes_max} bytes")
-        if end - at > FIELD_BYTES_MIN * self._fields_max and data.count(b"\n", at, end) > self._fields_max + 2:
-            raise BadResponse(f"its head has more than {self._fields_max} fields")
-        if found < 0:
-            self._keep_begun(data, at)
+        try:
+            raw = self._raw_head()
+        except TooMuch as error:
+            raise BadResponse(f"its head {error}") from None
+        if raw is None:
             return None
-        self._at, self._seen = end, 0
-        raw = bytes(data[at:end])
         head = read_head(raw)
         self.stated_bytes = head.body_bytes
-        if head.is_plain:
-            head.is_kept = self._cached_heads.keep(self._cached_heads.heads, raw, head.body_bytes, head)
+        if head.is_plain and heads is not None:
+            head.is_kept = heads.keep(heads.heads, raw, head.body_bytes, head)
         return head
 
-    def _keep_begun(self, data: bytes | bytearray, at: int) -> None:
-        """Keep the bytes of a head that may begin like this; it has no bare LF, where only some readers end a line."""
-        seen = max(at, self._seen)
-        begins = data[at : at + len(_PROTOCOL)]
-        if not _PROTOCOL.startswith(begins) or data.count(b"\n", seen) != data.count(b"\r\n", max(at, seen - 1)):
+    def _inspect(self, data: bytes | bytearray, at: int, has_bare_lf: bool) -> None:
+        if has_bare_lf or not _PROTOCOL.startswith(data[at : at + len(_PROTOCOL)]):
             raise BadResponse("it is not HTTP/1.1")
-        if at or not isinstance(data, bytearray):
-            self._pending, self._at = bytearray(data[at:]), 0
-        self._seen = len(self._pending)
-
-    # ---- bodies ----
 
     def expect_body(self, framing: Framing) -> None:
         """From now on read the body behind the last head."""
-        self._framing, self._left = framing, self.stated_bytes if framing == "length" else 0
+        self._framing = framing
+        self._left = self.stated_bytes if framing == "length" else _ENDLESS if framing == "close" else 0
 
     def body(self) -> bytes:
         """What has come of the body. With the last of it `is_whole` is set; if more cannot be read, `fault` is."""
-        data, at = self._pending, self._at
-        self._pending, self._at = b"", 0  # an open stream would keep it
         if self._framing == "chunked":
-            return self._read_chunks(data, at)
-        end = len(data) if self._framing == "close" else min(len(data), at + self._left)
-        self._left -= end - at
-        self.is_whole = self._framing != "close" and not self._left
-        self.is_followed = end < len(data) and bool(data[end:].strip(b"\r\n"))
-        return bytes(data if not at and end == len(data) else data[at:end])
-
-    def _read_chunks(self, data: bytes | bytearray, at: int) -> bytes:
-        if at == len(data):
-            return b""
-        chunks = self._chunks
-        if chunks is None:
-            if (whole := whole_body(bytes(data), at)) is not None:
-                self.is_whole = True
-                return whole
-            llhttp = httptools.HttpResponseParser
-            self._chunks = chunks = Chunks(llhttp, _CHUNKS_FOLLOW, self._bytes_max, self._fields_max)
-        piece = chunks.feed(bytes(data[at:]))
-        self.is_whole, self.is_followed = chunks.is_whole, chunks.fault is not None
-        if isinstance(chunks.fault, httptools.HttpParserError):
-            self.fault = f"it is not HTTP: {chunks.fault}"
-        elif chunks.fault is not None:
-            self.fault = f"it has {chunks.fault}"
+            piece = self._whole_or_chunks(bytes(self._pending), self._at)
+            self.is_followed = self._fault is not None
+        else:
+            piece = self._counted()
+            self.is_whole = not self._left
+            self.is_followed = self._at < len(self._pending) and bool(self._pending[self._at :].strip(b"\r\n"))
+        self._pending, self._at = b"", 0  # an open stream would keep it
         return piece
 
+    def _whole_or_chunks(self, data: bytes, at: int) -> bytes:
+        if at == len(data):
+            return b""
+        if self._parser is None:
+            if (whole := whole_body(data, at)) is not None:
+                self.is_whole = True
+                return whole
+            self._expect_chunks(httptools.HttpResponseParser, _CHUNKS_FOLLOW)
+        return self._chunks(data[at:])
+
     @property
-    def trailers(self) -> list[Field]:
-        return self._chunks.fields if self._chunks is not None else []
+    def fault(self) -> str:
+        """Why the body cannot be read on; empty if it can."""
+        if isinstance(self._fault, httptools.HttpParserError):
+            return f"it is not HTTP: {self._fault}"
+        return "" if self._fault is None else f"it has {self._fault}"
 
 
 def read_head(data: bytes) -> ResponseHead:

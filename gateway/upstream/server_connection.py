@@ -161,7 +161,7 @@ class UpstreamConnection(Wire):
     def _read_on(self) -> None:
         """Read heads up to the response's, and its body."""
         reader = self._reader
-        while self._response is None and self._pacing is None and reader.has_more and not self.lost:
+        while self._response is None and self._pacing is None and reader.pending_bytes and not self.lost:
             try:
                 head = reader.head()
             except BadResponse as fault:

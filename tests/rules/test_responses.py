@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.http.chunks import whole_body
 from gateway.http.head_cache import ConnectionHeads, HeadCache
+from gateway.http.message_reader import whole_body
 from gateway.http.response_parser import BadResponse, ResponseReader
 from gateway.upstream.server_connection import Response
 from tests.rules.test_remembered import BODY, LIES, PLAIN
@@ -34,7 +34,7 @@ def read(pieces: list[bytes], method: bytes = b"GET", reader: ResponseReader | N
     for piece in pieces:
         reader.add(piece)
         try:
-            while not final and reader.has_more:
+            while not final and reader.pending_bytes:
                 if (head := reader.head()) is not None:
                     framing: Any = "none" if method == b"HEAD" else head.framing
                     response = Response(head, reader.stated_bytes, framing, anything)

@@ -38,7 +38,7 @@ ROOM_FILES_MAX: Final = 12
 # What decides: it never awaits, logs or reads a clock.
 DECIDES: Final = {
     "mcp": ("capabilities", "jsonrpc", "observations", "sse", "task"),
-    "http": ("addresses", "chunks", "cors", "fields", "head_cache", "request_parser", "response_parser"),
+    "http": ("addresses", "cors", "fields", "head_cache", "message_reader", "request_parser", "response_parser"),
     "query": ("criteria", "cursor"),
     "owners": ("named_tasks", "eviction"),
     "tasks": ("index", "lifecycles", "marks", "observer"),
