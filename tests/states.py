@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from gateway.downstream.client_connection import ClientConnection, State
+from gateway.downstream import client_connection
 
 NOTHING: Final = "(none)"
 
@@ -54,6 +53,10 @@ def turned(cells: Table) -> Table:
     return {column: {row: cells[row][column] for row in cells} for column in columns}
 
 
+def _name(state: Any) -> str:
+    return state if isinstance(state, str) else str(state.name)
+
+
 class Watch:
     """The attribute of a class while it is watched: a descriptor, before what held the value."""
 
@@ -70,12 +73,12 @@ class Watch:
             return self._slot.__get__(one, of)
         return one.__dict__[self._name] if self._held is None else one.__dict__.get(self._name, self._held)
 
-    def __set__(self, one: Any, state: Enum) -> None:
+    def __set__(self, one: Any, state: Any) -> None:
         try:
-            before: str = self.__get__(one, type(one)).name
+            before = _name(self.__get__(one, type(one)))
         except (AttributeError, KeyError):
             before = NOTHING
-        self.steps.add((before, state.name))
+        self.steps.add((before, _name(state)))
         if self._slot is None:
             one.__dict__[self._name] = state
         else:
@@ -100,7 +103,7 @@ def watched(of: type, name: str) -> Iterator[Watch]:
 # ---- a client's connection ----
 
 NEXT: Final = "IDLE/HEAD/SERVING/LINGERING"
-EVENTS_OF_A_CONNECTION: Final = table(State.__doc__, "cannot be):\n\n")
+EVENTS_OF_A_CONNECTION: Final = table(client_connection.__doc__, "cannot be):\n\n")
 STATES_OF_A_CONNECTION: Final = turned(EVENTS_OF_A_CONNECTION)
 STEPS_OF_A_CONNECTION: Final = steps(STATES_OF_A_CONNECTION, ("IDLE", "HANDSHAKE"), "(next)", NEXT) - {
     ("HANDSHAKE", "LINGERING"),  # by way of IDLE
@@ -110,6 +113,6 @@ STEPS_OF_A_CONNECTION: Final = steps(STATES_OF_A_CONNECTION, ("IDLE", "HANDSHAKE
 @contextmanager
 def connections_by_the_table() -> Iterator[Watch]:
     """While the context lasts, every step of a client's connection stands in the table of its states."""
-    with watched(ClientConnection, "state") as watch:
+    with watched(client_connection.ClientConnection, "state") as watch:
         yield watch
     assert watch.steps <= STEPS_OF_A_CONNECTION

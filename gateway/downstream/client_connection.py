@@ -3,22 +3,52 @@
 In: the bytes of requests. Out: an `Exchange` for each, given to the handler in a task of its own.
 Always: an exchange that ends without a whole response cuts the connection (DESIGN 3.5); a client that leaves ends its
 handler at once (DESIGN 3.6); no reset destroys a response that was sent; whatever a connection holds is bounded.
+
+Each state of a connection has a deadline; beyond it the connection is late (`time_out`).
+
+HANDSHAKE  its TLS handshake is under way (tls_handshakes.py)
+IDLE       nothing has come of the next request
+HEAD       a part of the next request's head has come
+SERVING    a handler runs; requests behind it wait in the queue, or as bytes
+SKIPPING   the response is out and the request is not in: the rest of its body is dropped
+LINGERING  all answers are written; what still comes is dropped, so that no reset destroys them
+CLOSED     the connection is lost; nothing leads from here
+
+A connection begins as HANDSHAKE behind TLS, else as IDLE. What leads from one state to the next (`-`: cannot be):
+
+                             HANDSHAKE       IDLE            HEAD       SERVING              SKIPPING   LINGERING
+the handshake is done        IDLE/LINGERING  -               -          -                    -          -
+the handshake fails          CLOSED          -               -          -                    -          -
+a part of a head comes       -               HEAD            HEAD       SERVING              -          LINGERING
+a head is whole              -               SERVING         SERVING    SERVING              -          LINGERING
+what comes is refused        -               LINGERING       LINGERING  SERVING/LINGERING    LINGERING  LINGERING
+the rest of a request comes  -               -               -          SERVING              (next)     LINGERING
+the response is whole        -               -               -          (next)/SKIPPING      -          -
+the response is cut          -               -               -          LINGERING/CLOSED     -          -
+it is late                   CLOSED          CLOSED          LINGERING  SERVING/LINGERING    LINGERING  CLOSED
+too much comes               -               -               -          -                    -          CLOSED
+a drain begins               CLOSED          CLOSED          CLOSED     SERVING              SKIPPING   LINGERING
+a drain ends                 CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
+the client leaves            CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
+
+(next): SERVING if a request waits; LINGERING if a refusal waits or the connection ends here; HEAD if a part of a
+head came; else IDLE. A connection that is not served at all (`connections_max`) is refused as soon as it can be.
+What is refused behind a request waits for its response; a request that is itself refused, or late, fails in its
+handler. A response is cut by a reset where the client could take it for whole, and then nothing lingers.
 """
 
 import asyncio
-import enum
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from gateway.config import Limits
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.request import ClientGone
 from gateway.downstream.response import write_refusal
 from gateway.errors import without_frames
-from gateway.http import request_parser
-from gateway.http.fields import Headers
 from gateway.http.head_cache import ConnectionHeads, HeadCache
+from gateway.http.request_parser import Head, Refusal, RequestEvent, RequestReader
 from gateway.transport.base_connection import ClientWire, Wire
 from gateway.transport.memory_budget import Buffers, Reservation
 
@@ -28,56 +58,10 @@ _LINGER_S: Final = 10.0
 _LINGER_BYTES_MAX: Final = 16 << 20
 _QUEUED_BYTES: Final = 2048  # memory of a request in the queue, besides its fields
 _NEVER: Final = float("inf")
+_LATE: Final = (408, b"Request Timeout")
 
 
-class State(enum.Enum):
-    """The life of a client's connection. Each state has a deadline; beyond it the connection is late (`time_out`).
-
-    HANDSHAKE  its TLS handshake is under way (handshakes.py)
-    IDLE       nothing has come of the next request
-    HEAD       a part of the next request's head has come
-    SERVING    a handler runs; requests behind it wait in the queue, or as bytes
-    SKIPPING   the response is out and the request is not in: the rest of its body is dropped
-    LINGERING  all answers are written; what still comes is dropped, so that no reset destroys them
-    CLOSED     the connection is lost; nothing leads from here
-
-    A connection begins as HANDSHAKE behind TLS, else as IDLE. What leads from one state to the next (`-`: cannot be):
-
-                                 HANDSHAKE       IDLE            HEAD       SERVING              SKIPPING   LINGERING
-    the handshake is done        IDLE/LINGERING  -               -          -                    -          -
-    the handshake fails          CLOSED          -               -          -                    -          -
-    a part of a head comes       -               HEAD            HEAD       SERVING              -          LINGERING
-    a head is whole              -               SERVING         SERVING    SERVING              -          LINGERING
-    what comes is refused        -               LINGERING       LINGERING  SERVING/LINGERING    LINGERING  LINGERING
-    the rest of a request comes  -               -               -          SERVING              (next)     LINGERING
-    the response is whole        -               -               -          (next)/SKIPPING      -          -
-    the response is cut          -               -               -          LINGERING/CLOSED     -          -
-    it is late                   CLOSED          CLOSED          LINGERING  SERVING/LINGERING    LINGERING  CLOSED
-    too much comes               -               -               -          -                    -          CLOSED
-    a drain begins               CLOSED          CLOSED          CLOSED     SERVING              SKIPPING   LINGERING
-    a drain ends                 CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
-    the client leaves            CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
-
-    (next): SERVING if a request waits; LINGERING if a refusal waits or the connection ends here; HEAD if a part of a
-    head came; else IDLE. A connection that is not served at all (`connections_max`) is refused as soon as it can be.
-    What is refused behind a request waits for its response; a request that is itself refused, or late, fails in its
-    handler. A response is cut by a reset where the client could take it for whole, and then nothing lingers.
-    """
-
-    HANDSHAKE = enum.auto()
-    IDLE = enum.auto()
-    HEAD = enum.auto()
-    SERVING = enum.auto()
-    SKIPPING = enum.auto()
-    LINGERING = enum.auto()
-    CLOSED = enum.auto()
-
-
-# To get a member from its class costs a call of a function.
-_IDLE: Final = State.IDLE
-_SERVING: Final = State.SERVING
-_SKIPPING: Final = State.SKIPPING
-_LINGERING: Final = State.LINGERING
+State: TypeAlias = Literal["HANDSHAKE", "IDLE", "HEAD", "SERVING", "SKIPPING", "LINGERING", "CLOSED"]
 
 
 class ClientOwner(Protocol):
@@ -86,7 +70,7 @@ class ClientOwner(Protocol):
     heads: HeadCache[Any]
     handle: Callable[[Exchange], Awaitable[None]]
 
-    def opened(self, connection: "ClientConnection") -> request_parser.Refusal | None:
+    def opened(self, connection: "ClientConnection") -> Refusal | None:
         """A connection has come. Returns the refusal to send if it is not served."""
 
     def lost(self, connection: "ClientConnection") -> None:
@@ -97,28 +81,23 @@ class ClientOwner(Protocol):
 
 
 class ClientConnection(ClientWire):
-    begins: State = _IDLE
-
-    def __init__(self, owner: ClientOwner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: ClientOwner, loop: asyncio.AbstractEventLoop, begins: State = "IDLE") -> None:
+        super().__init__(loop, owner.buffers, owner.limits)
         self._owner = owner
-        self._limits = owner.limits
-        super().__init__(loop, owner.buffers, self._limits.stall_timeout, self._limits.request_timeout)
-        self._enter(self.begins, self.loop.time() + self._limits.request_timeout)
-        self._serving = _Serving()
+        self._enter(begins, self.loop.time() + self.limits.request_timeout)
+        self._exchange: Exchange | None = None  # that is served, and the task of its handler
+        self._task: asyncio.Task[None] | None = None
         self._receiving: Exchange | None = None  # whose body is arriving: the one that is served, or the last waiting
         self._queue = _Queue(owner.buffers)
-        self._refused: request_parser.Refusal | None = None  # to be answered behind the requests before it
+        self._refused: Refusal | None = None  # to be answered behind the requests before it
         self._is_last = False  # the connection ends once all requests that came are answered
         self.cached_heads = ConnectionHeads(owner)
-        self._reader = request_parser.RequestReader(
-            owner.limits.header_bytes_max, owner.limits.header_fields_max, self.cached_heads
-        )
+        self._reader = RequestReader(owner.limits.header_bytes_max, owner.limits.header_fields_max, self.cached_heads)
         self._dropped_bytes = 0
 
     def _enter(self, state: State, deadline: float = _NEVER) -> None:
         """Be in that state. Nothing else enters one."""
-        self.state = state
-        self.deadline = deadline
+        self.state, self.deadline = state, deadline
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -128,23 +107,26 @@ class ClientConnection(ClientWire):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._enter(State.CLOSED)
+        self._enter("CLOSED")
         self._owner.lost(self)
         self._break_off()
-        self._serving.forget()
+        if self._exchange is not None and self._task is not None:
+            self._task.cancel()
+            self._exchange.request.close()
+            self._exchange = self._task = None  # a task that has not begun never clears them itself
         self._queue.forget(self)
         self._reader.close()
 
     def eof_received(self) -> bool:
         # A half-close looks as if the client left, and a client that leaves must end its stream at once.
-        if self._serving.would_look_whole:
+        if self._would_look_whole:
             self.abort()
         return False
 
     # ---- what arrives ----
 
     def data_received(self, data: bytes) -> None:
-        if self.state is _LINGERING:
+        if self.state == "LINGERING":
             self._dropped_bytes += len(data)
             if self._dropped_bytes > _LINGER_BYTES_MAX:
                 self.close()
@@ -155,41 +137,37 @@ class ClientConnection(ClientWire):
     def _read_on(self) -> None:
         """Read what has arrived, up to a request that must wait for its turn."""
         reader = self._reader
-        while reader.pending_bytes and not self._queue and self.state is not _LINGERING:
+        while reader.pending_bytes and not self._queue and self.state != "LINGERING":
             for event in reader.read():
                 self._take(event)
         if not self._queue.measure(reader):
             reader.close()
-            self._refuse(request_parser.Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
-        if self._receiving is not None and self.state is not _SKIPPING:
+            self._refuse(Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
+        if self._receiving is not None and self.state != "SKIPPING":
             self.expect_body()
-        if self.state is _IDLE and reader.state == "HEAD":
-            self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
+        if self.state == "IDLE" and reader.state == "HEAD":
+            self._enter("HEAD", self.loop.time() + self.limits.request_timeout)
 
-    def _take(self, event: request_parser.RequestEvent) -> None:
-        if self.state is _LINGERING:
+    def _take(self, event: RequestEvent) -> None:
+        if self.state == "LINGERING":
             return  # an event before this one was the last
-        if isinstance(event, request_parser.Head):
+        if isinstance(event, Head):
             self._receiving = exchange = Exchange(self, event)
-            if self.state is _SERVING:
+            if self.state == "SERVING":
                 self._queue.put(exchange, self)
             else:
                 self._start(exchange)
-        elif isinstance(event, request_parser.End):
-            self._complete(event.trailers)
-        elif isinstance(event, request_parser.Refusal):
+        elif isinstance(event, Refusal):
             self._refuse(event)
-        elif self._receiving is not None:
+        elif self._receiving is not None and isinstance(event, bytes):
             self._receiving.request.body.feed(event)
-
-    def _complete(self, trailers: Headers) -> None:
-        if self._receiving is not None:
-            self._receiving.request.body.finish(trailers)
+        elif self._receiving is not None:
+            self._receiving.request.body.finish(event.trailers)
             self._receiving = None
-        if self.state is _SKIPPING:
-            self._next()
-        else:
-            self.deadline = _NEVER
+            if self.state == "SKIPPING":
+                self._next()
+            else:
+                self.deadline = _NEVER
 
     def _break_off(self) -> None:
         """Fail the request that is arriving: it will never be whole."""
@@ -202,38 +180,35 @@ class ClientConnection(ClientWire):
             waits = self._receiving.request.waits and not self._receiving.response.started
             self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
 
-    def _refuse(self, refused: request_parser.Refusal) -> None:
+    def _refuse(self, refused: Refusal) -> None:
         """Send a refusal, once the requests before it are answered, and close."""
         self._owner.unreadable(self, refused.status)
-        if self.state is _SKIPPING:
+        if self.state == "SKIPPING":
             self._hang_up()  # its response is out
             return
         self.deadline = _NEVER
         self._break_off()
         self._refused = refused
-        if self.state is not _SERVING:
+        if self.state != "SERVING":
             self._hang_up(refused)
 
     # ---- exchanges ----
 
     def _start(self, exchange: Exchange) -> None:
-        self._enter(_SERVING)
-        self._serving.exchange, self._serving.task = exchange, self.loop.create_task(self._run(exchange))
+        self._enter("SERVING")
+        self._exchange, self._task = exchange, self.loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
+        """Have an exchange handled; then decide what follows."""
         was_cut = await _handle(self._owner.handle, exchange)
-        refused = self._refused if was_cut and not exchange.response.started else None
-        self._serving.exchange = self._serving.task = None
+        self._exchange = self._task = None
         self.limit_stalls(True)
         came = exchange.request.body.is_whole
         exchange.request.close()  # a body that nobody read would hold up the next request
-        if self.state is _SERVING:
-            self._end(exchange, came, refused)
-
-    def _end(self, exchange: Exchange, came: bool, refused: request_parser.Refusal | None) -> None:
-        """The handler has ended: decide what follows. `came`: its request was whole; `refused` is sent in its place."""
-        if refused is not None:
-            self._hang_up(refused)
+        if self.state != "SERVING":
+            return
+        if was_cut and not exchange.response.started and self._refused is not None:
+            self._hang_up(self._refused)
         elif not exchange.response.finished:
             # A reset also destroys earlier responses that are unread. So it is sent only if nothing else shows the cut.
             self.abort() if exchange.response.would_look_whole else self._hang_up()
@@ -244,7 +219,7 @@ class ClientConnection(ClientWire):
             self._hang_up()  # any rest of the body is malformed
         else:
             self._is_last |= not exchange.response.keep_alive
-            self._enter(_SKIPPING, self.loop.time() + _LINGER_S)
+            self._enter("SKIPPING", self.loop.time() + _LINGER_S)
 
     def _next(self) -> None:
         """Serve the next request of the queue; else send the refusal that waits behind it; else wait for a request."""
@@ -253,9 +228,9 @@ class ClientConnection(ClientWire):
         elif self._refused is not None or self._is_last:
             self._hang_up(self._refused)
         elif self._reader.state == "HEAD":
-            self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
+            self._enter("HEAD", self.loop.time() + self.limits.request_timeout)
         else:
-            self._enter(_IDLE, self.loop.time() + self._limits.keepalive_timeout)
+            self._enter("IDLE", self.loop.time() + self.limits.keepalive_timeout)
 
     @property
     def is_ending(self) -> bool:
@@ -265,93 +240,65 @@ class ClientConnection(ClientWire):
 
     def time_out(self) -> None:
         """The deadline has passed: close in silence if the connection is idle, refuse a request that has begun."""
-        if self.state is State.HEAD:
-            self._refuse(_late(f"no whole request head within {self._limits.request_timeout:g} s"))
-        elif self.state is _SKIPPING:
+        if self.state == "HEAD":
+            self._refuse(Refusal(*_LATE, f"no whole request head within {self.limits.request_timeout:g} s"))
+        elif self.state == "SKIPPING":
             self._hang_up()
-        elif self.state is not _SERVING or self._receiving is None:
+        elif self.state != "SERVING" or self._receiving is None:
             self.close()
         elif self.is_paused or (self._receiving.response.started and not self._receiving.response.finished):
             self.expect_body()  # a client that is not read cannot send; one that is answered may wait for the rest
         else:
-            self._refuse(_late(f"nothing more of the request's body for {self.stall_timeout_s:g} s"))
+            self._refuse(Refusal(*_LATE, f"nothing more of the request's body for {self.stall_timeout_s:g} s"))
+
+    @property
+    def _would_look_whole(self) -> bool:
+        """Whether the response would look whole if the connection ended now without a reset."""
+        return self._exchange is not None and self._exchange.response.would_look_whole
 
     def check_end(self) -> None:
         """Notice that the client has left: the loop does not see it while the connection is not read."""
         left = self.has_left()
-        if left == "reset" or (left and self._serving.would_look_whole):
+        if left == "reset" or (left and self._would_look_whole):
             self.abort()
         elif left:
             self._hang_up()
-            self._serving.cancel()
+            if self._task is not None:
+                self._task.cancel()
 
     @property
     def is_busy(self) -> bool:
         """Whether a drain waits for it: for the end of an answer, or for its reader, never for the end of a stream."""
-        return self.state in (_SERVING, _SKIPPING, _LINGERING) and not self._serving.streams
+        streams = self._exchange is not None and self._exchange.response.streams
+        return self.state in ("SERVING", "SKIPPING", "LINGERING") and not streams
 
     def close_when_idle(self) -> None:
         """Serve what has come, then close."""
         self._is_last = True
-        if self.state in (State.HANDSHAKE, _IDLE, State.HEAD):
+        if self.state in ("HANDSHAKE", "IDLE", "HEAD"):
             self.close()
 
     def end(self) -> "asyncio.Task[None] | None":
         """End it now. Returns its handler, which is cancelled; the handler's end cuts a response under way."""
-        if self._serving.would_look_whole:
+        if self._would_look_whole:
             self.abort()
-        elif self._serving.task is None or not self.is_busy:
+        elif self._task is None or not self.is_busy:
             self.close()
-        return self._serving.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        return self._task
 
-    def _hang_up(self, refused: request_parser.Refusal | None = None) -> None:
+    def _hang_up(self, refused: Refusal | None = None) -> None:
         """Send a refusal, if there is one, and linger, as nginx does; a transport of TLS waits for the close_notify."""
         if refused is not None:
             write_refusal(self, refused)
-        self._enter(_LINGERING, self.loop.time() + min(_LINGER_S, self.stall_timeout_s))
+        self._enter("LINGERING", self.loop.time() + min(_LINGER_S, self.stall_timeout_s))
         self._reader.close()
         self._queue.forget(self)
-        for exchange in (self._receiving, self._serving.exchange):
-            if exchange is not None:
-                exchange.request.body.drop()  # unread, it may hold up reading
+        for exchange in filter(None, (self._receiving, self._exchange)):
+            exchange.request.body.drop()  # unread, it may hold up reading
         self._receiving = None
         self.end_writing()
-
-
-def _late(missing: str) -> request_parser.Refusal:
-    return request_parser.Refusal(408, b"Request Timeout", missing)
-
-
-class _Serving:
-    """The exchange that is served, and the task of its handler: one of a connection, or none."""
-
-    __slots__ = ("exchange", "task")
-
-    def __init__(self) -> None:
-        self.exchange: Exchange | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    @property
-    def would_look_whole(self) -> bool:
-        """Whether the response would look whole if the connection ended now without a reset."""
-        return self.exchange is not None and self.exchange.response.would_look_whole
-
-    @property
-    def streams(self) -> bool:
-        """Whether the response is an event stream without an end to wait for."""
-        return self.exchange is not None and self.exchange.response.streams
-
-    def cancel(self) -> "asyncio.Task[None] | None":
-        if self.task is not None:
-            self.task.cancel()
-        return self.task
-
-    def forget(self) -> None:
-        self.cancel()
-        self.task = None  # a task that has not begun never clears this itself
-        if self.exchange is not None:
-            self.exchange.request.close()
-            self.exchange = None
 
 
 async def _handle(handle: Callable[[Exchange], Awaitable[None]], exchange: Exchange) -> bool:
@@ -382,7 +329,7 @@ class _Queue(list[Exchange]):
         if len(self) == 1:
             wire.pause_reading()
 
-    def measure(self, reader: request_parser.RequestReader) -> bool:
+    def measure(self, reader: RequestReader) -> bool:
         """Count the memory of requests, of what waits behind, of a head begun. False if that has no room."""
         begun_bytes = held_bytes = reader.held_bytes
         if self:

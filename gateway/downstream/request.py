@@ -9,7 +9,7 @@ from gateway.http.request_parser import Head
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.transport.base_connection import ClientWire
-from gateway.transport.body import Body, BodyState, chunk, last_chunk
+from gateway.transport.body import Body, chunk, last_chunk
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
 
 log = logging.getLogger("taskgate.relay")
@@ -97,7 +97,7 @@ class ClientRequest:
                 stated = int(self.headers.get(b"content-length") or bytes_max)
                 self.reservation = reservation = self.reservation or Reservation(self.connection.buffers)
                 whole = self.kept_bytes + max(size, min(bytes_max, stated))
-                await reservation.reserve(whole, self.connection.room_timeout_s)
+                await reservation.reserve(whole, self.connection.limits.request_timeout)
             if size > bytes_max:
                 break
         return b"".join(pieces)
@@ -172,7 +172,7 @@ class ClientRequest:
     @property
     def waits(self) -> bool:
         """Whether the client may be waiting to be told to go on and send its body (RFC 9110, 10.1.1)."""
-        if self.continued or self.body.began or self.body.state is not BodyState.ARRIVING:
+        if self.continued or self.body.began or self.body.state != "ARRIVING":
             return False
         return bool(self.minor) and self.expects_continue
 

@@ -12,7 +12,7 @@ import socket
 import ssl
 from typing import Any, Final
 
-from gateway.downstream.client_connection import ClientConnection, State
+from gateway.downstream.client_connection import ClientConnection
 from gateway.downstream.listener import Listener
 from gateway.errors import without_frames
 from gateway.http import request_parser
@@ -78,10 +78,8 @@ class TlsServer:
 class TlsConnection(ClientConnection):
     """A client's connection with TLS, or with plain HTTP that is refused."""
 
-    begins = State.HANDSHAKE
-
     def __init__(self, server: TlsServer, sock: socket.socket) -> None:
-        super().__init__(server.listener, server.loop)
+        super().__init__(server.listener, server.loop, "HANDSHAKE")
         self._server = server
         self._sock = sock
         self._handshake: asyncio.Task[Any] | None = None
@@ -107,13 +105,13 @@ class TlsConnection(ClientConnection):
             self._server.listener.handshake_failed(self, "plain_http", "")
             made = self.loop.connect_accepted_socket(lambda: self, self._sock)
         else:
-            tls, limit_s = self._server.context, self._limits.request_timeout
+            tls, limit_s = self._server.context, self.limits.request_timeout
             made = self.loop.connect_accepted_socket(lambda: self, self._sock, ssl=tls, ssl_handshake_timeout=limit_s)
         self._handshake = self.loop.create_task(made)
         self._handshake.add_done_callback(self._ended)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._enter(State.IDLE, self.loop.time() + self._limits.request_timeout)
+        self._enter("IDLE", self.loop.time() + self.limits.request_timeout)
         super().connection_made(transport)
         if self._refused is not None:
             self._refuse(self._refused)
@@ -126,7 +124,7 @@ class TlsConnection(ClientConnection):
             self._fail(*_reason(without_frames(error)))
 
     def close(self) -> None:
-        if self.state is not State.HANDSHAKE:
+        if self.state != "HANDSHAKE":
             super().close()
         elif self._handshake is not None:
             self._handshake.cancel()

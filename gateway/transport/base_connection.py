@@ -13,6 +13,7 @@ from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
+from gateway.config import Limits
 from gateway.http.head_cache import ConnectionHeads
 from gateway.transport.memory_budget import Buffers, Reservation
 from gateway.transport.read_scheduler import LARGE_BYTES_MIN
@@ -20,7 +21,7 @@ from gateway.transport.read_scheduler import LARGE_BYTES_MIN
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
 _END_SEEN: Final = getattr(select, "POLLRDHUP", 0)
 _KEEPIDLE_MAX_S: Final = 32767  # the most that Linux takes
-_USER_TIMEOUT_MAX_MS: Final = 2**31 - 1
+_OPTION_MAX: Final = 2**31 - 1
 _RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
 
 
@@ -158,9 +159,8 @@ class Wire(asyncio.BufferedProtocol):
         """Set whether a peer that takes nothing of what is sent loses the connection after `stall_timeout`."""
         if self.transport is not None and limited != self._stalls_limited:
             self._stalls_limited = limited
-            sock = self.transport.get_extra_info("socket")
-            if sock is not None:
-                _limit_stalls(sock, self.stall_timeout_s if limited else 0)
+            if (sock := self.transport.get_extra_info("socket")) is not None and sock.family != socket.AF_UNIX:
+                _set(sock, TCP_USER_TIMEOUT=int(self.stall_timeout_s * 1000) * limited)
 
     def abort(self) -> None:
         """Cut the connection with a reset, which no peer can take for the end of a message."""
@@ -186,16 +186,14 @@ class Wire(asyncio.BufferedProtocol):
 class ClientWire(Wire):
     """A client's connection, as its exchanges know it."""
 
-    __slots__ = ("address", "cached_heads", "room_timeout_s")
+    __slots__ = ("address", "cached_heads", "limits")
 
     cached_heads: ConnectionHeads[Any]
     """The heads that the client sent before."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float, room_timeout_s: float
-    ) -> None:
-        super().__init__(loop, buffers, stall_timeout_s)
-        self.room_timeout_s = room_timeout_s  # for a request to wait for room in the buffers
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, limits: Limits) -> None:
+        super().__init__(loop, buffers, limits.stall_timeout)
+        self.limits = limits
         self.address = "unknown"  # the client's, without its port; "unix" for a Unix socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -219,23 +217,15 @@ def _end_stalls(sock: socket.socket, timeout_s: float) -> None:
     """Have the kernel end a connection whose peer answers nothing, or takes nothing of what is sent, for `timeout_s`.
 
     Only the kernel sees that a peer takes a little now and then: the transport's own buffer moves by megabytes. On a
-    quiet connection the kernel asks the peer three times whether it is there.
+    quiet connection the kernel asks the peer three times whether it is there. It knows when that of a Unix socket goes.
     """
-    if sock.family == socket.AF_UNIX:
-        return  # the kernel knows when its peer has gone
-    sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-    _set(sock, "TCP_KEEPIDLE", min(max(1, int(timeout_s / 2)), _KEEPIDLE_MAX_S))
-    _set(sock, "TCP_KEEPINTVL", min(max(1, int(timeout_s / 6)), _KEEPIDLE_MAX_S))
-    _set(sock, "TCP_KEEPCNT", 3)
-    _limit_stalls(sock, timeout_s)
-
-
-def _limit_stalls(sock: socket.socket, timeout_s: float) -> None:
-    """Have the kernel end a connection whose peer takes nothing of what is sent for `timeout_s`; 0: never."""
     if sock.family != socket.AF_UNIX:
-        _set(sock, "TCP_USER_TIMEOUT", min(int(timeout_s * 1000), _USER_TIMEOUT_MAX_MS))
+        sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+        idle_s, interval_s = (min(max(1, int(timeout_s / part)), _KEEPIDLE_MAX_S) for part in (2, 6))
+        _set(sock, TCP_KEEPIDLE=idle_s, TCP_KEEPINTVL=interval_s, TCP_KEEPCNT=3, TCP_USER_TIMEOUT=int(timeout_s * 1000))
 
 
-def _set(sock: socket.socket, name: str, value: int) -> None:
-    if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+def _set(sock: socket.socket, **options: int) -> None:
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, option, min(value, _OPTION_MAX))

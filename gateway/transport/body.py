@@ -8,9 +8,8 @@ was read whole (DESIGN 3.5).
 """
 
 import asyncio
-import enum
 from collections.abc import Container
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from gateway.http.fields import Headers
 from gateway.transport.base_connection import Wire
@@ -18,6 +17,8 @@ from gateway.transport.base_connection import Wire
 HELD_BYTES_MAX: Final = 256 * 1024
 UNCOUNTED_BYTES_MAX: Final = 4 * 1024  # of a body: most messages are read at once, and counting has a cost
 NO_TRAILERS: Final = Headers()
+
+BodyState: TypeAlias = Literal["ARRIVING", "WHOLE", "FAILED", "DROPPED"]
 
 
 def chunk(data: bytes) -> bytes:
@@ -34,8 +35,9 @@ class Dropped(Exception):
     """The body is read no more: its reader, about to be cancelled, has woken once more."""
 
 
-class BodyState(enum.Enum):
-    """What is known of a body's end. The table gives the next state, and what its reader gets behind what is held.
+class Body:
+    """What is known of a body's end is its `state`. The table gives the next one, and what its reader gets behind what
+    is held.
 
                 `finish`: what ends    `fail`: its sender   `drop`: its        its reader
                 its framing has come   has left, or errs    exchange is over   gets
@@ -45,26 +47,13 @@ class BodyState(enum.Enum):
     DROPPED     DROPPED                DROPPED              DROPPED            `Dropped`
     """
 
-    ARRIVING = enum.auto()
-    WHOLE = enum.auto()
-    FAILED = enum.auto()
-    DROPPED = enum.auto()
-
-
-# To get a member from its class costs a call of a function.
-_ARRIVING: Final = BodyState.ARRIVING
-_WHOLE: Final = BodyState.WHOLE
-_DROPPED: Final = BodyState.DROPPED
-
-
-class Body:
     __slots__ = (
         "_counted", "_error", "_has_paused", "_held", "_pieces", "_waiter", "_wire", "began", "state", "trailers",
     )  # fmt: skip
 
     def __init__(self, wire: Wire) -> None:
         self.began = False  # its first byte has come
-        self.state = _ARRIVING
+        self.state: BodyState = "ARRIVING"
         self.trailers = NO_TRAILERS
         self._wire = wire
         self._pieces: list[bytes] = []
@@ -76,16 +65,16 @@ class Body:
     @property
     def is_whole(self) -> bool:
         """Whether all of it has come, and nothing of it was dropped."""
-        return self.state is _WHOLE
+        return self.state == "WHOLE"
 
     @property
     def is_read(self) -> bool:
         """Whether all of it has come, and was taken."""
-        return self.state is _WHOLE and not self._pieces
+        return self.state == "WHOLE" and not self._pieces
 
     def feed(self, data: bytes) -> None:
         self.began = True
-        if self.state is _DROPPED:
+        if self.state == "DROPPED":
             return
         self._pieces.append(data)
         self._held += len(data)
@@ -95,24 +84,24 @@ class Body:
             self._wake()
 
     def finish(self, trailers: Headers = NO_TRAILERS) -> None:
-        if self.state is not _ARRIVING:
+        if self.state != "ARRIVING":
             return
-        self.state = _WHOLE
+        self.state = "WHOLE"
         self.trailers = trailers
         if self._waiter is not None:
             self._wake()
 
     def fail(self, error: Exception) -> bool:
         """The body breaks off here. Returns whether it does: it may have ended before."""
-        if self.state is not _ARRIVING:
+        if self.state != "ARRIVING":
             return False
-        self.state, self._error = BodyState.FAILED, error
+        self.state, self._error = "FAILED", error
         self._wake()
         return True
 
     def drop(self) -> None:
         """Nobody reads it any more: drop what is held, and what may follow."""
-        self.state = _DROPPED
+        self.state = "DROPPED"
         if self._pieces:
             self.take()
         self._error = None  # its frames hold the body (9.5)
@@ -144,9 +133,9 @@ class Body:
     async def read(self) -> bytes:
         """More of the body; empty at the end of a whole one. Raises what `fail` was given, or Dropped."""
         while not self._pieces:
-            if self.state is _WHOLE:
+            if self.state == "WHOLE":
                 return b""
-            if self.state is not _ARRIVING:
+            if self.state != "ARRIVING":
                 raise self._error or Dropped
             self._waiter = self._wire.loop.create_future()
             try:
