@@ -162,7 +162,7 @@ class ClientConnection(ClientWire):
         elif self._receiving is not None and isinstance(event, bytes):
             self._receiving.request.body.feed(event)
         elif self._receiving is not None:
-            self._receiving.request.body.finish(event.trailers)
+            self._receiving.request.body.finish(event)
             self._receiving = None
             if self.state == "SKIPPING":
                 self._next()

@@ -40,18 +40,6 @@ def fields_bytes(fields: "list[Field]") -> int:
     return sum([2 * len(name) + len(value) + _FIELD_BYTES for _, name, value in fields])
 
 
-class FoundFields:
-    """The fields that llhttp finds in a head."""
-
-    __slots__ = ("fields",)
-
-    def __init__(self) -> None:
-        self.fields: list[Field] = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((name.lower(), name, value))
-
-
 class Headers:
     """The header fields, or the trailer fields, of one message. `by_name`, the first value of each name in lower case,
     is a plain dict, because a relayed request looks up some twenty names.

@@ -7,6 +7,7 @@ Chunks (RFC 9112, 7.1) are read by llhttp.
 """
 
 import re
+from contextlib import suppress
 from typing import Any, Final
 
 import httptools
@@ -44,6 +45,31 @@ def whole_body(data: bytes, at: int) -> bytes | None:
             return b"".join(pieces) if at == len(data) else None
         pieces.append(data[start:end])
     return None
+
+
+class Found:
+    """What llhttp finds in a head."""
+
+    __slots__ = ("fields", "target")
+
+    def __init__(self) -> None:
+        self.target = b""  # of a request
+        self.fields: list[Field] = []
+
+    def on_url(self, url: bytes) -> None:
+        self.target = url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name.lower(), name, value))
+
+
+def read_by_llhttp(llhttp: Any, head: bytes) -> tuple[Found, Any]:
+    """What is in a head, and the parser that has found it. Raises httptools.HttpParserError."""
+    found = Found()
+    parser = llhttp(found)
+    with suppress(httptools.HttpParserUpgrade):  # llhttp takes what follows for another protocol (DESIGN 10.4)
+        parser.feed_data(head)
+    return found, parser
 
 
 class MessageReader:

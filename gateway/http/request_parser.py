@@ -1,7 +1,7 @@
 """Requests of HTTP/1.x, read by llhttp. A request that could be read in two ways is refused; every other one passes.
 
-In: bytes as they arrive, split anywhere. Out: for each request a `Head`, pieces of the body and an `End`; a `Refusal`
-is the last event of a connection.
+In: bytes as they arrive, split anywhere. Out: for each request a `Head`, pieces of the body, and trailers at its end; a
+`Refusal` is the last event of a connection.
 Always: method, target, names and values are the bytes that came (DESIGN 3.1, 3.2), except that an authority in the
 target becomes the `Host`; a message has one framing, and one only (RFC 9112, 6 and 7.1); one `read` gives one request
 at most, however many have arrived. What a head gives depends on its bytes alone.
@@ -12,13 +12,13 @@ llhttp knows only registered methods and ASCII targets: others get 400 (DESIGN 1
 """
 
 import re
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import httptools
 
 from gateway.errors import shown, without_frames
-from gateway.http.fields import HEAD_END, JSON, OF_CONNECTION, FoundFields, Headers, fields_bytes
-from gateway.http.message_reader import Followed, HeadTooLarge, MessageReader, TooMuch
+from gateway.http.fields import HEAD_END, JSON, OF_CONNECTION, Headers, fields_bytes
+from gateway.http.message_reader import Followed, HeadTooLarge, MessageReader, TooMuch, read_by_llhttp
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
@@ -32,8 +32,9 @@ _MAY_END: Final = re.compile(rb"(?:\r\n\r|\A(?:\n?\r)?)\n(?=[\r\n]*+[A-Z])")
 _DOUBTS_MAX: Final = 10_000  # such places on one connection: each is read up to for itself
 _TOO_LARGE: Final = b"Request Header Fields Too Large"
 _SHOWN_BYTES_MAX: Final = 100
-_NO_TRAILERS: Final = frozenset({*OF_CONNECTION, b"upgrade"})  # llhttp obeys these in a trailer too
+_NEVER_TRAILERS: Final = frozenset({*OF_CONNECTION, b"upgrade"})  # llhttp obeys these in a trailer too
 _NOT_PLAIN: Final = frozenset({b"expect", b"upgrade", b"te", b"trailer", b"transfer-encoding", b"proxy-connection"})
+_NO_TRAILERS: Final = Headers()  # as nearly all requests have
 _CHUNKED: Final = -1  # in place of a body's length
 
 
@@ -93,15 +94,8 @@ class Head:
         return coding is None or coding == [b"identity"]
 
 
-class End(NamedTuple):
-    trailers: Headers
-
-
-_END: Final = End(Headers())  # of a request without trailers, as nearly all are
-
-
-RequestEvent: TypeAlias = Head | bytes | End | Refusal
-"""A head, a piece of the body, the end, or a refusal."""
+RequestEvent: TypeAlias = Head | bytes | Headers | Refusal
+"""A head, a piece of the body, its end with the trailers, or a refusal."""
 
 
 Reading: TypeAlias = Literal["BETWEEN", "HEAD", "BODY", "OVER"]
@@ -208,7 +202,7 @@ class RequestReader(MessageReader):
         if piece:
             events.append(piece)
         if is_whole:
-            events.append(End(Headers.of(self.trailers)) if self.trailers else _END)
+            events.append(Headers.of(self.trailers) if self.trailers else _NO_TRAILERS)
             self.trailers = []
             self.state = "BETWEEN" if self._keep_alive else "OVER"
         if self._fault is not None and self.state != "OVER":  # behind the last request nothing matters
@@ -225,33 +219,16 @@ class RequestReader(MessageReader):
         return data[: found.end()]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() in _NO_TRAILERS:
+        if name.lower() in _NEVER_TRAILERS:
             message = f"{name.decode().lower()} is not allowed as a trailer (RFC 9110, 6.5.1)"
             raise Refusal(400, b"Bad Request", message)
         super().on_header(name, value)
 
 
-class _Found(FoundFields):
-    """What llhttp finds in a request's head: its target and fields."""
-
-    __slots__ = ("target",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.target = b""
-
-    def on_url(self, url: bytes) -> None:
-        self.target = url
-
-
 def read_head(data: bytes) -> Head:
     """The head in `data`, which ends with the first empty line. Raises Refusal. Nothing else decides what it gives."""
-    found = _Found()
-    parser: Any = httptools.HttpRequestParser(found)
     try:
-        parser.feed_data(data)
-    except httptools.HttpParserUpgrade:
-        pass  # llhttp takes what follows for another protocol; here `Upgrade` is only a field (DESIGN 10.4)
+        found, parser = read_by_llhttp(httptools.HttpRequestParser, data)
     except httptools.HttpParserError as error:
         raise _refusal(error, _shown(data)) from None
     method, version, target = parser.get_method(), parser.get_http_version(), found.target

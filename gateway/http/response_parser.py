@@ -10,9 +10,9 @@ from typing import Final, Literal, TypeAlias
 
 import httptools
 
-from gateway.http.fields import OF_CONNECTION, Field, FoundFields, Headers
+from gateway.http.fields import OF_CONNECTION, Field, Headers
 from gateway.http.head_cache import HeadBytes
-from gateway.http.message_reader import MessageReader, TooMuch, whole_body
+from gateway.http.message_reader import MessageReader, TooMuch, read_by_llhttp, whole_body
 
 Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
 """What ends a body: its `Content-Length`, its last chunk, the connection's end; "none": there is no body."""
@@ -171,11 +171,8 @@ def read_head(data: bytes) -> ResponseHead:
     line = _STATUS_LINE.match(data)
     if line is None:
         raise BadResponse("it is not HTTP/1.1")
-    found = FoundFields()
     try:
-        httptools.HttpResponseParser(found).feed_data(data)
-    except httptools.HttpParserUpgrade:
-        pass  # llhttp takes what follows a 101 for another protocol
+        found, _ = read_by_llhttp(httptools.HttpResponseParser, data)
     except httptools.HttpParserError as error:
         raise BadResponse(f"it is not HTTP: {error}") from None
     status, headers = int(line[2]), Headers.of(found.fields)

@@ -87,8 +87,8 @@ class Wire(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._read_scheduler.to_read_into[:nbytes])
-        if nbytes >= LARGE_BYTES_MIN:
-            self._read_scheduler.took(self, nbytes)
+        if nbytes >= LARGE_BYTES_MIN and self._read_scheduler.took(nbytes, self.resume_reading):
+            self.pause_reading()
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:

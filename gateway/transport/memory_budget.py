@@ -82,9 +82,7 @@ class Buffers(Capacity):
         }
 
     def change(self, by: int) -> None:
-        self.taken += by
-        if by <= 0:
-            self._admit()
+        super().change(by)
         self.read_scheduler.limit(self.is_full)
 
     def overloaded(self) -> Overloaded:

@@ -8,7 +8,8 @@ further connection. Who sends more waits in order; a small message never does. W
 
 import asyncio
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 _READ_BYTES_MAX: Final = 64 * 1024
 _READ_BYTES_MAX_WHEN_FULL: Final = 16 * 1024
@@ -16,14 +17,6 @@ _READ_BYTES_MIN: Final = 4 * 1024
 _TURN_BYTES_MAX: Final = 320 * 1024  # more than a body holds: a stream that is alone never waits
 _TURN_BYTES_MAX_WHEN_FULL: Final = 128 * 1024
 LARGE_BYTES_MIN: Final = _READ_BYTES_MIN  # smaller reads do not count
-
-
-class Readable(Protocol):
-    def pause_reading(self) -> None:
-        """Read no more of it until `resume_reading` was called as often as this."""
-
-    def resume_reading(self) -> None:
-        """Read on."""
 
 
 class ReadScheduler:
@@ -37,7 +30,7 @@ class ReadScheduler:
         self._is_full = False
         self._turn_bytes_max = self._left_bytes = _TURN_BYTES_MAX
         self._has_begun = False
-        self._waiting: deque[Readable] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
 
     def limit(self, is_full: bool) -> None:
         """Say whether `limits.held_bytes_max` is reached: then reads and turns are smaller."""
@@ -45,16 +38,17 @@ class ReadScheduler:
         self._turn_bytes_max = _TURN_BYTES_MAX_WHEN_FULL if is_full else _TURN_BYTES_MAX
         self._choose()
 
-    def took(self, wire: Readable, size_bytes: int) -> None:
-        """Count a large read: the connection waits if others wait, or if the turn is used up."""
+    def took(self, size_bytes: int, read_on: Callable[[], None]) -> bool:
+        """Count a large read. True if others wait, or the turn is used up: then read no more until `read_on`."""
         if not self._has_begun:
             self._has_begun = True
             asyncio.get_running_loop().call_soon(self._next)
         self._left_bytes -= size_bytes
-        if self._left_bytes <= 0 or self._waiting:
-            wire.pause_reading()
-            self._waiting.append(wire)
-            self._choose()
+        if self._left_bytes > 0 and not self._waiting:
+            return False
+        self._waiting.append(read_on)
+        self._choose()
+        return True
 
     def _next(self) -> None:
         """Begin a turn with the connections that have waited longest."""
@@ -65,8 +59,8 @@ class ReadScheduler:
         self._has_begun = bool(self._waiting)
         if self._has_begun:
             asyncio.get_running_loop().call_soon(self._next)
-        for wire in first:
-            wire.resume_reading()
+        for read_on in first:
+            read_on()
 
     def _choose(self) -> None:
         if self._left_bytes <= 0:

@@ -8,8 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.http import head_cache as remembered
+from gateway.http.fields import Headers
 from gateway.http.head_cache import ConnectionHeads, HeadCache
-from gateway.http.request_parser import End, Head, Refusal, RequestReader
+from gateway.http.request_parser import Head, Refusal, RequestReader
 
 HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
 PLAIN = b"POST /mcp HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\nContent-Length: %b\r\n\r\n"
@@ -39,8 +40,8 @@ BODY = b"hello, this is a body"
 def told(event: Any) -> Any:
     if isinstance(event, Head):
         return (event.method, event.target, event.minor, list(event.headers), event.body_bytes, event.keep_alive)
-    if isinstance(event, End):
-        return ("end", list(event.trailers))
+    if isinstance(event, Headers):
+        return ("end", list(event))
     return (event.status, str(event)) if isinstance(event, Refusal) else event
 
 
