@@ -16,11 +16,6 @@ _ERROR: Final = b'"error"'
 
 
 class Exchange:
-    __slots__ = (
-        "authenticates", "connection", "cost", "error_code", "location", "request", "response", "task_id",
-        "waits_for_news",
-    )  # fmt: skip
-
     def __init__(self, connection: ClientWire, head: Head) -> None:
         self.connection = connection
         self.request = ClientRequest(connection, head)

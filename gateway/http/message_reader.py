@@ -28,10 +28,6 @@ class HeadTooLarge(TooMuch):
     """A head is beyond the limit in bytes."""
 
 
-class Followed(Exception):
-    """Another message begins behind the last chunk, in one piece with it."""
-
-
 def whole_body(data: bytes, at: int) -> bytes | None:
     """The body whose chunks are all that `data` has from `at` on; None if there is anything that llhttp is to judge."""
     pieces = list[bytes]()
@@ -74,11 +70,6 @@ def read_by_llhttp(llhttp: Any, head: bytes) -> tuple[Found, Any]:
 
 class MessageReader:
     """Reads the messages of one connection. Only llhttp calls the methods that begin with `on_`."""
-
-    __slots__ = (
-        "_at", "_bytes_max", "_cached_heads", "_fault", "_fields_max", "_idle_bytes", "_left", "_lines", "_parser",
-        "_pending", "_pieces", "_seen", "is_whole", "on_body", "trailers",
-    )  # fmt: skip
 
     def __init__(self, bytes_max: int, fields_max: int, cached_heads: ConnectionHeads[Any] | None = None) -> None:
         self._bytes_max = bytes_max
@@ -178,7 +169,7 @@ class MessageReader:
 
     def on_message_begin(self) -> None:
         if self._parser is not None:
-            raise Followed
+            raise httptools.HttpParserError("another message in one piece with the last chunk before it")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.trailers.append((name.lower(), name, value))

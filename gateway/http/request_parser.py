@@ -18,7 +18,7 @@ import httptools
 
 from gateway.errors import shown, without_frames
 from gateway.http.fields import HEAD_END, JSON, OF_CONNECTION, Headers, fields_bytes
-from gateway.http.message_reader import Followed, HeadTooLarge, MessageReader, TooMuch, read_by_llhttp
+from gateway.http.message_reader import HeadTooLarge, MessageReader, TooMuch, read_by_llhttp
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
@@ -53,11 +53,6 @@ class Head:
     `body_bytes` is the length of its body, or _CHUNKED; `held_bytes` its memory, or 0 for the little that most take.
     `raw` has its bytes if it may be remembered; `remembered` what was kept when it came before (head_cache.py).
     """
-
-    __slots__ = (
-        "_headers", "_stated_bytes", "body_bytes", "held_bytes", "keep_alive", "method", "minor", "raw",
-        "remembered", "target",
-    )  # fmt: skip
 
     def __init__(
         self, method: bytes, target: bytes, minor: int, headers: Headers, body_bytes: int, held_bytes: int, lasts: bool
@@ -115,8 +110,6 @@ class RequestReader(MessageReader):
 
     A request without a body has one that ends at once. The last body is that of a request whose head says so.
     """
-
-    __slots__ = ("_doubts", "_keep_alive", "state")
 
     def begin(self) -> None:
         super().begin()
@@ -284,8 +277,6 @@ def _refusal(error: BaseException, shown: str) -> Refusal:
         return error
     if isinstance(error, TooMuch):
         return Refusal(431, _TOO_LARGE, str(error))
-    if isinstance(error, Followed):  # behind more than _DOUBTS_MAX places that looked like this one
-        return Refusal(400, b"Bad Request", "a request in one piece with the last chunk before it")
     if isinstance(error, httptools.HttpParserInvalidMethodError):
         return Refusal(400, b"Bad Request", f"a request line begins with a registered method (RFC 9110, 16.1){shown}")
     if isinstance(error, httptools.HttpParserInvalidURLError):

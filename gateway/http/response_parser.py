@@ -57,11 +57,6 @@ class ResponseHead:
     perhaps with another `Content-Length`; `passed` has its bytes as clients got them.
     """
 
-    __slots__ = (
-        "authenticates", "body_bytes", "framing", "headers", "held_bytes", "is_kept", "kind", "may_name", "minor",
-        "passed", "reason", "status",
-    )  # fmt: skip
-
     def __init__(
         self, status: int, reason: bytes, minor: int, headers: Headers, framing: Framing, held_bytes: int
     ) -> None:
@@ -94,8 +89,6 @@ class ResponseHead:
 
 class ResponseReader(MessageReader):
     """Reads the responses that come on one connection: `add` takes what arrived, `head` and `body` read it."""
-
-    __slots__ = ("_framing", "is_followed", "stated_bytes")
 
     def begin(self) -> None:
         super().begin()
