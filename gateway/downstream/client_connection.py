@@ -61,6 +61,7 @@ _NEVER: Final = float("inf")
 _LATE: Final = (408, b"Request Timeout")
 
 
+Handle: TypeAlias = Callable[[Exchange], Awaitable[None]]
 State: TypeAlias = Literal["HANDSHAKE", "IDLE", "HEAD", "SERVING", "SKIPPING", "LINGERING", "CLOSED"]
 
 
@@ -68,7 +69,7 @@ class ClientOwner(Protocol):
     limits: Limits
     buffers: Buffers
     heads: HeadCache[Any]
-    handle: Callable[[Exchange], Awaitable[None]]
+    handle: Handle
 
     def opened(self, connection: "ClientConnection") -> Refusal | None:
         """A connection has come. Returns the refusal to send if it is not served."""
@@ -159,8 +160,9 @@ class ClientConnection(ClientWire):
                 self._start(exchange)
         elif isinstance(event, Refusal):
             self._refuse(event)
-        elif self._receiving is not None and isinstance(event, bytes):
-            self._receiving.request.body.feed(event)
+        elif isinstance(event, bytes):
+            if self._receiving is not None:
+                self._receiving.request.body.feed(event)
         elif self._receiving is not None:
             self._receiving.request.body.finish(event)
             self._receiving = None
@@ -301,7 +303,7 @@ class ClientConnection(ClientWire):
         self.end_writing()
 
 
-async def _handle(handle: Callable[[Exchange], Awaitable[None]], exchange: Exchange) -> bool:
+async def _handle(handle: Handle, exchange: Exchange) -> bool:
     """Have an exchange handled to its end. Returns whether its request broke off."""
     try:
         await handle(exchange)

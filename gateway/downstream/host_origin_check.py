@@ -27,8 +27,7 @@ class HostCheck:
             given = host.decode("latin-1")
             if len(host) > _HOST_BYTES_MAX:
                 raise Forbidden(f"Host {given!r} is longer than {_HOST_BYTES_MAX} bytes")
-            name = _short_host_name(host)
-            if self._guarded and not (_is_loopback(name) or name in self._hosts):
+            if self._guarded and not ((name := _short_host_name(host)) in self._hosts or _is_loopback(name)):
                 raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
         if not self._guarded:
             return

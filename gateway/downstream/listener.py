@@ -10,13 +10,13 @@ aiohttp's server is not used (DESIGN 10): 3.14.5 makes a chunked request's last 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+import resource
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from gateway.config import Limits
-from gateway.downstream.client_connection import ClientConnection
-from gateway.downstream.exchange import Exchange
+from gateway.downstream.client_connection import ClientConnection, Handle
 from gateway.http import request_parser
 from gateway.http.head_cache import HeadCache
 from gateway.transport.log_rate_limit import LogLimit
@@ -27,30 +27,24 @@ log = logging.getLogger("taskgate.listener")
 TURNED_AWAY_MAX: Final = 100  # connections that get a 503 at a time; further ones are only closed
 _OTHERS: Final = 64  # descriptors for listeners, the log, the admin listener, DNS
 _RESERVED: Final = _OTHERS + TURNED_AWAY_MAX
+_Count: TypeAlias = Callable[[str], None]
 
 
 class Listener:
     """All connections of clients. Those that are not served, and handshakes that fail, are counted by reason."""
 
     def __init__(
-        self,
-        handle: Callable[[Exchange], Awaitable[None]],
-        limits: Limits,
-        buffers: Buffers,
-        heads: HeadCache[Any],
-        count_refused: Callable[[str], None],
-        count_failed: Callable[[str], None],
+        self, handle: Handle, limits: Limits, buffers: Buffers, heads: HeadCache[Any], refused: _Count, failed: _Count
     ) -> None:
         self.handle = handle
         self.limits = limits
         self.buffers = buffers
         self.heads = heads
         self.connections_max = limits.connections_max  # fewer if there are too few file descriptors
-        self._count_refused, self._count_failed = count_refused, count_failed
+        self._count_refused, self._count_failed = refused, failed
         self._said = LogLimit(asyncio.get_running_loop().time)
         self.connections: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # those of `connections` beyond `connections_max`
-        self.draining = False
         self._check_again = asyncio.Event()
 
     @property
@@ -102,9 +96,7 @@ class Listener:
     def handshake_failed(self, connection: ClientConnection, reason: str, said: str) -> None:
         """A TLS handshake has failed. `said` is OpenSSL's name of it, empty if it has none."""
         self._count_failed(reason)
-        extra: dict[str, object] = {"client": connection.address, "reason": reason}
-        if said:
-            extra["openssl"] = said
+        extra = {"client": connection.address, "reason": reason} | ({"openssl": said} if said else {})
         self._said.say(log, logging.INFO, "a TLS handshake failed", extra)
 
     def sweep(self, now: float) -> None:
@@ -119,7 +111,6 @@ class Listener:
 
     async def drain(self, timeout_s: float) -> None:
         """Let requests be answered, and answers be read, for `timeout_s` at most; then close every connection."""
-        self.draining = True
         for connection in list(self.connections):
             connection.close_when_idle()
         with suppress(TimeoutError):
@@ -137,10 +128,6 @@ class Listener:
 
 def connections_kept(connections_max: int) -> int:
     """Raise the limit of descriptors, two for a client, as allowed. Returns how many clients can be connected."""
-    try:
-        import resource
-    except ImportError:  # not Unix, so there is no such limit to raise
-        return connections_max
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections_max + _RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:

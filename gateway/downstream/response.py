@@ -49,20 +49,15 @@ class ClientResponse:
 
     def pass_on(self, response: Relayed) -> None:
         """Prepare the head of an upstream's response: one that came before goes out as it did then."""
-        head = response.head
-        is_usual = head.is_kept and not response.is_changed and self._is_usual
+        head, request = response.head, self._request
+        is_usual = head.is_kept and not response.is_changed and not self.is_edited and self.keep_alive
+        is_usual &= bool(request.minor) and request.method != b"HEAD" and not self._connection.is_ending
         if is_usual and head.passed is not None and (before := head.passed.of(response.body_bytes)):
             self.status, self._framing, self._unwritten = head.status, response.framing, before
             return
         self.begin(head.status, head.reason, response.headers.end_to_end(), response.framing)
         if is_usual:
             head.passed = HeadBytes(self._unwritten, response.body_bytes)
-
-    @property
-    def _is_usual(self) -> bool:
-        """Whether the client gets a response as most do."""
-        is_plain = bool(self._request.minor) and self._request.method != b"HEAD" and not self.is_edited
-        return is_plain and self.keep_alive and not self._connection.is_ending
 
     def begin(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
         """Prepare the head; until something is written, another may take its place."""

@@ -20,8 +20,7 @@ _DEFAULT_PORTS: Final = {b"http": b":80", b"https": b":443"}
 _WELL_KNOWN: Final = re.compile(
     rb"(?:/[^?]*)?/\.well-known/(?:oauth-[^/?]+|openid-configuration)(?:[/?].*)?", re.DOTALL
 )
-_ESCAPE: Final = re.compile(rb"\\u00([2-7][0-9A-Fa-f])")
-_OF_ESCAPES: Final = (b"\\u", b"\\/")
+_ESCAPE: Final = re.compile(rb"\\u00(?!22|5[Cc]|7[Ff])([2-7][0-9A-Fa-f])")
 _NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash meanwhile
 _ISSUER: Final = re.compile(rb"(?<=[?&#]iss=)[^&#]*")  # RFC 9207
 _HOST: Final = re.compile(
@@ -61,18 +60,6 @@ def is_resource_metadata(data: bytes) -> bool:
     return decoded(_resource, data) is not None
 
 
-def _unescaped(data: bytes) -> bytes:
-    if _NO_UTF_8[:1] in data or not any(escape in data for escape in _OF_ESCAPES):
-        return data
-    single = data.replace(rb"\\", _NO_UTF_8).replace(rb"\/", b"/")
-    return _ESCAPE.sub(_character, single).replace(_NO_UTF_8, rb"\\")
-
-
-def _character(escape: re.Match[bytes]) -> bytes:
-    code = int(escape[1], 16)
-    return escape[0] if code in (0x22, 0x5C, 0x7F) else b"%c" % code
-
-
 class Move:
     """The move of the upstream's addresses to `base` (b"https://mcp.example/research"), where one client is."""
 
@@ -86,9 +73,11 @@ class Move:
         moved = _ORIGIN.sub(lambda found: self._moved(found, data), data)
         return data if moved == data else moved
 
+    def _is_own(self, found: re.Match[bytes]) -> bool:
+        return _origin(found[1], found[2] + (found[3] or b"")) in self._own
+
     def _moved(self, found: re.Match[bytes], data: bytes) -> bytes:
-        is_own = _origin(found[1], found[2] + (found[3] or b"")) in self._own
-        return self.base if is_own and not self._is_right(found, data) else found[0]
+        return self.base if self._is_own(found) and not self._is_right(found, data) else found[0]
 
     def _is_right(self, found: re.Match[bytes], data: bytes) -> bool:
         """Whether the address is the gateway's already: an upstream that is told the client's `Host` may know it."""
@@ -97,7 +86,10 @@ class Move:
 
     def document(self, data: bytes) -> bytes:
         """JSON with the upstream's addresses moved, however they are escaped; `data` itself if there is none."""
-        plain = _unescaped(data)
+        plain = data
+        if _NO_UTF_8[:1] not in data and (b"\\u" in data or b"\\/" in data):
+            single = data.replace(rb"\\", _NO_UTF_8).replace(rb"\/", b"/")
+            plain = _ESCAPE.sub(lambda found: b"%c" % int(found[1], 16), single).replace(_NO_UTF_8, rb"\\")
         moved = self.text(plain)
         return data if moved is plain else moved
 
@@ -113,12 +105,8 @@ class Move:
     def _begins(self, address: bytes) -> re.Match[bytes] | None:
         """The upstream's origin at the beginning of an address that stands alone: a comma does not end it there."""
         found = _ORIGIN.match(address)
-        if found is None or address.startswith((b",", b";"), found.end()):
-            return None
-        return found if _origin(found[1], found[2] + (found[3] or b"")) in self._own else None
-
-    def _redirect(self, value: bytes) -> bytes:
-        return _ISSUER.sub(self._issuer, self.address(value))
+        stands_alone = found is not None and not address.startswith((b",", b";"), found.end())
+        return found if found is not None and stands_alone and self._is_own(found) else None
 
     def _issuer(self, found: re.Match[bytes]) -> bytes:
         issuer = unquote_to_bytes(found[0])
@@ -127,7 +115,9 @@ class Move:
 
     def headers(self, status: int, headers: Headers) -> Headers:
         """A response's fields with the addresses in its redirect and its challenges moved."""
-        moves: dict[bytes, Callable[[bytes], bytes]] = dict.fromkeys(_LOCATIONS, self._redirect)
+        moves: dict[bytes, Callable[[bytes], bytes]] = dict.fromkeys(
+            _LOCATIONS, lambda value: _ISSUER.sub(self._issuer, self.address(value))
+        )
         if status in (401, 403):
             moves[b"www-authenticate"] = self.text
         return Headers((name, moves.get(name.lower(), bytes)(value)) for name, value in headers)

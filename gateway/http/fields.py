@@ -1,6 +1,6 @@
 """Header fields as they came: ordered pairs of bytes that never change, never rebuilt from a map (DESIGN 3.2)."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Self, TypeAlias
 
 # RFC 9110, 7.6.1. Transfer-Encoding is not here: the relay frames each leg as the other is framed, and so keeps it.
@@ -134,17 +134,10 @@ class Headers:
             removed = _HOP_BY_HOP.union(self.tokens(b"connection")) - _ESSENTIAL
         return self.of([field for field in self._fields if field[0] not in removed])
 
-    def passable_trailers(self, refused: Container[bytes] = ()) -> "Headers":
+    def passable_trailers(self, refused: Iterable[bytes] = ()) -> "Headers":
         """The trailer fields that may pass as trailers (RFC 9110, 6.5.1), without those named in `refused`."""
-        return self.of(
-            [
-                field
-                for field in self._fields
-                if field[0] not in _NEVER_TRAILERS
-                and not field[0].startswith(_NEVER_TRAILERS_BEGIN)
-                and field[0] not in refused
-            ]
-        )
+        never = _NEVER_TRAILERS.union(refused)
+        return self.of([f for f in self._fields if f[0] not in never and not f[0].startswith(_NEVER_TRAILERS_BEGIN)])
 
     def without(self, *names: bytes) -> "Headers":
         """The fields without those called one of `names`; this object where there are none: a copy costs memory."""

@@ -23,7 +23,7 @@ length of this body; None for any other head. Always:
 
 import re
 from collections import OrderedDict
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from gateway.http.fields import HEAD_END
 
@@ -106,18 +106,14 @@ class HeadCache(Generic[Kept]):
         self._next_turn_at = 0.0
         self._has_ended = False
         self._came = bytearray(_SLOTS)  # in which turn a head came that is not kept; heads may share a slot
-        self._entries: OrderedDict[tuple[object, bytes, bytes], CachedHead[Kept]] = OrderedDict()
+        self.entries: OrderedDict[tuple[object, bytes, bytes], CachedHead[Kept]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    def find(self, scope: object, before: bytes, after: bytes) -> CachedHead[Kept] | None:
-        """The entry of a head."""
-        return self._entries.get((scope, before, after))
+        return len(self.entries)
 
     def used(self, entry: CachedHead[Kept]) -> None:
         entry.turn = self.turn
-        self._entries.move_to_end((entry.adder.scope, entry.before, entry.after))
+        self.entries.move_to_end((entry.adder.scope, entry.before, entry.after))
 
     def has_come(self, key: tuple[object, bytes, bytes]) -> bool:
         """Whether a head came before, in this turn or the last two. From now on it did."""
@@ -132,10 +128,10 @@ class HeadCache(Generic[Kept]):
         adder = entry.adder
         if len(adder.added) >= OF_ONE_CONNECTION_MAX:
             self._end(next(iter(adder.added)))
-        self._entries[adder.scope, entry.before, entry.after] = entry
+        self.entries[adder.scope, entry.before, entry.after] = entry
         adder.added[entry] = None
         self.size_bytes += entry.size_bytes
-        while len(self._entries) > ENTRIES_MAX or self.size_bytes > BYTES_MAX:
+        while len(self.entries) > ENTRIES_MAX or self.size_bytes > BYTES_MAX:
             self._end(self._first)
         return True
 
@@ -145,57 +141,47 @@ class HeadCache(Generic[Kept]):
             return
         self._next_turn_at = now + IDLE_S / 3
         self.turn += 1
-        while self._entries and self._first.turn < self.turn - 2:
+        while self.entries and self._first.turn < self.turn - 2:
             self._end(self._first)
 
     def end(self) -> None:
         """End all entries: the configuration has gone."""
         self._has_ended = True
-        while self._entries:
+        while self.entries:
             self._end(self._first)
 
     @property
     def _first(self) -> CachedHead[Kept]:
-        return next(iter(self._entries.values()))
+        return next(iter(self.entries.values()))
 
     def _end(self, entry: CachedHead[Kept]) -> None:
-        del self._entries[entry.adder.scope, entry.before, entry.after]
+        del self.entries[entry.adder.scope, entry.before, entry.after]
         del entry.adder.added[entry]
         self.size_bytes -= entry.size_bytes
         entry.end()
 
 
-class HeadCacheOwner(Protocol[Kept]):
-    """Whose connections send heads."""
-
-    heads: HeadCache[Kept]
-    """The table of the configuration that holds now."""
-
-
 class ConnectionHeads(Generic[Kept]):
     """What one connection has of a table: its last head, which most often comes again, and those that it has added."""
 
-    __slots__ = ("_last", "_owner", "added", "scope")
+    __slots__ = ("_last", "added", "owner", "scope")
 
-    def __init__(self, owner: HeadCacheOwner[Kept], scope: object = None) -> None:
-        self._owner = owner
+    def __init__(self, owner: Any, scope: object = None) -> None:
+        self.owner = owner  # its `heads` is the table of the configuration that holds now
         self._last: CachedHead[Kept] | None = None
         self.scope = scope
         self.added: dict[CachedHead[Kept], None] = {}  # the oldest first
 
-    @property
-    def heads(self) -> HeadCache[Kept]:
-        return self._owner.heads
-
     def find(self, data: bytes) -> tuple[Kept, int, int] | None:
         """What was kept of the head at the beginning of `data`, if it came before; its size, and that of its body."""
-        heads, entry = self._owner.heads, self._last
+        heads: HeadCache[Kept]
+        heads, entry = self.owner.heads, self._last
         length = -1 if entry is None else entry.length_in(data)
         if length < 0:
             end = data.find(HEAD_END, 0, HEAD_BYTES_MAX) + len(HEAD_END)
             if end < len(HEAD_END):
                 return None
-            entry = heads.find(self.scope, *halves(data, end))
+            entry = heads.entries.get((self.scope, *halves(data, end)))
             length = -1 if entry is None else entry.length_in(data)
             if length < 0:
                 return None
@@ -210,10 +196,10 @@ class ConnectionHeads(Generic[Kept]):
         """Keep what follows from an accepted head that came before, with a body of that `length`. True if kept."""
         if len(head) > HEAD_BYTES_MAX:
             return False
-        before, after = halves(head, len(head))
-        if not heads.has_come((self.scope, before, after)) or heads.find(self.scope, before, after) is not None:
+        key = self.scope, *halves(head, len(head))
+        if not heads.has_come(key) or key in heads.entries:
             return False
-        entry = CachedHead(before, after, kept, self, heads.turn)
+        entry = CachedHead(*key[1:], kept, self, heads.turn)
         return entry.length_in(head) == length and heads.keep(entry)
 
 

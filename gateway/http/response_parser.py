@@ -41,9 +41,7 @@ def authenticates_connection(headers: Headers) -> bool:
     """Whether a request or a response is part of the authentication of its connection."""
     for name, value in headers.named(_TELLING):
         told = value.lower()
-        if name == _PERSISTENT:
-            return True
-        if (b"ntlm" in told or b"negotiate" in told) and _OF_CONNECTIONS.search(told):
+        if name == _PERSISTENT or ((b"ntlm" in told or b"negotiate" in told) and _OF_CONNECTIONS.search(told)):
             return True
     return False
 
@@ -117,7 +115,7 @@ class ResponseReader(MessageReader):
         head = read_head(raw)
         self.stated_bytes = head.body_bytes
         if head.is_plain and heads is not None:
-            head.is_kept = heads.keep(heads.heads, raw, head.body_bytes, head)
+            head.is_kept = heads.keep(heads.owner.heads, raw, head.body_bytes, head)
         return head
 
     def _inspect(self, data: bytes | bytearray, at: int, has_bare_lf: bool) -> None:

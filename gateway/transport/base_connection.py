@@ -188,8 +188,7 @@ class ClientWire(Wire):
 
     __slots__ = ("address", "cached_heads", "limits")
 
-    cached_heads: ConnectionHeads[Any]
-    """The heads that the client sent before."""
+    cached_heads: ConnectionHeads[Any]  # the heads that the client sent before
 
     def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, limits: Limits) -> None:
         super().__init__(loop, buffers, limits.stall_timeout)

@@ -8,7 +8,7 @@ was read whole (DESIGN 3.5).
 """
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
 from gateway.http.fields import Headers
@@ -26,7 +26,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
-def last_chunk(trailers: Headers, refused: Container[bytes] = ()) -> bytes:
+def last_chunk(trailers: Headers, refused: Iterable[bytes] = ()) -> bytes:
     """The end of a body in chunks, with those trailers that may pass and are not named in `refused`."""
     return b"0\r\n%b\r\n" % (trailers.passable_trailers(refused).block() if trailers else b"")
 

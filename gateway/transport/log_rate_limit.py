@@ -23,20 +23,18 @@ class LogLimit:
         key = message, cause
         count, *_ = self._waiting.get(key, (0,))
         self._waiting[key] = count + 1, log, level, extra
-        if self._is_time(key):
-            self._write([key])
+        self._write(key)
 
     def sweep(self) -> None:
-        self._write([cause for cause in self._waiting if self._is_time(cause)])
+        self._write(*self._waiting)
 
     def flush(self) -> None:
-        self._write(list(self._waiting))
+        self._next_at.clear()
+        self.sweep()
 
-    def _is_time(self, cause: _Cause) -> bool:
-        return self._clock() >= self._next_at.get(cause, 0.0)
-
-    def _write(self, causes: list[_Cause]) -> None:
+    def _write(self, *causes: _Cause) -> None:
         for cause in causes:
-            count, log, level, extra = self._waiting.pop(cause)
-            self._next_at[cause] = self._clock() + _INTERVAL_S
-            log.log(level, cause[0], extra={**extra, "count": count})
+            if self._clock() >= self._next_at.get(cause, 0.0):
+                count, log, level, extra = self._waiting.pop(cause)
+                self._next_at[cause] = self._clock() + _INTERVAL_S
+                log.log(level, cause[0], extra={**extra, "count": count})

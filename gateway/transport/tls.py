@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from time import time
 from typing import Final, NamedTuple
@@ -165,11 +165,6 @@ def validity(file: Path) -> Validity:
     found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(begin + rest.partition(_END)[0] + _END))
     if found is None:
         raise ValueError(f"{file}: no instants of a certificate in it")
-    return Validity(*map(_instant, found.groups()))
-
-
-def _instant(given: bytes) -> float:
-    text = given.decode()
-    if len(text) == len("YYMMDDHHMMSS"):
-        text = ("19" if text >= "5" else "20") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
+    centuries = ("" if len(text) > len("YYMMDDHHMMSS") else "19" if text >= b"5" else "20" for text in found.groups())
+    instants = [f"{century}{text.decode()}+0000" for century, text in zip(centuries, found.groups(), strict=True)]
+    return Validity(*(datetime.strptime(instant, "%Y%m%d%H%M%S%z").timestamp() for instant in instants))
