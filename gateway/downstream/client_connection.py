@@ -66,19 +66,16 @@ State: TypeAlias = Literal["HANDSHAKE", "IDLE", "HEAD", "SERVING", "SKIPPING", "
 
 
 class ClientOwner(Protocol):
+    """It is told that a connection has come (it may refuse it), or has gone, or sent what was refused with `status`."""
+
     limits: Limits
     buffers: Buffers
     heads: HeadCache[Any]
     handle: Handle
 
-    def opened(self, connection: "ClientConnection") -> Refusal | None:
-        """A connection has come. Returns the refusal to send if it is not served."""
-
-    def lost(self, connection: "ClientConnection") -> None:
-        """A connection has gone."""
-
-    def unreadable(self, connection: "ClientConnection", status: int) -> None:
-        """What a client sent was refused with `status`."""
+    def opened(self, connection: "ClientConnection") -> Refusal | None: ...
+    def lost(self, connection: "ClientConnection") -> None: ...
+    def unreadable(self, connection: "ClientConnection", status: int) -> None: ...
 
 
 class ClientConnection(ClientWire):
@@ -143,7 +140,7 @@ class ClientConnection(ClientWire):
                 self._take(event)
         if not self._queue.measure(reader):
             reader.close()
-            self._refuse(Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
+            self._refuse(Refusal("limits.held_bytes_max is reached", 503, b"Service Unavailable"))
         if self._receiving is not None and self.state != "SKIPPING":
             self.expect_body()
         if self.state == "IDLE" and reader.state == "HEAD":
@@ -243,7 +240,7 @@ class ClientConnection(ClientWire):
     def time_out(self) -> None:
         """The deadline has passed: close in silence if the connection is idle, refuse a request that has begun."""
         if self.state == "HEAD":
-            self._refuse(Refusal(*_LATE, f"no whole request head within {self.limits.request_timeout:g} s"))
+            self._refuse(Refusal(f"no whole request head within {self.limits.request_timeout:g} s", *_LATE))
         elif self.state == "SKIPPING":
             self._hang_up()
         elif self.state != "SERVING" or self._receiving is None:
@@ -251,7 +248,7 @@ class ClientConnection(ClientWire):
         elif self.is_paused or (self._receiving.response.started and not self._receiving.response.finished):
             self.expect_body()  # a client that is not read cannot send; one that is answered may wait for the rest
         else:
-            self._refuse(Refusal(*_LATE, f"nothing more of the request's body for {self.stall_timeout_s:g} s"))
+            self._refuse(Refusal(f"nothing more of the request's body for {self.stall_timeout_s:g} s", *_LATE))
 
     @property
     def _would_look_whole(self) -> bool:

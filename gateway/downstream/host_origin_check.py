@@ -29,9 +29,7 @@ class HostCheck:
                 raise Forbidden(f"Host {given!r} is longer than {_HOST_BYTES_MAX} bytes")
             if self._guarded and not ((name := _short_host_name(host)) in self._hosts or _is_loopback(name)):
                 raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
-        if not self._guarded:
-            return
-        for origin in headers.all(b"origin") if b"origin" in headers.by_name else ():
+        for origin in headers.all(b"origin") if self._guarded else ():
             text = origin.strip(b" \t").decode("latin-1").lower()
             if not (_is_loopback(host_name(text.partition("://")[2])) or text in self._origins):
                 given = origin.decode("latin-1")

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 
 from gateway.config import Limits
 from gateway.downstream.client_connection import ClientConnection, Handle
-from gateway.http import request_parser
 from gateway.http.head_cache import HeadCache
+from gateway.http.request_parser import Refusal
 from gateway.transport.log_rate_limit import LogLimit
 from gateway.transport.memory_budget import Buffers
 
@@ -63,7 +63,7 @@ class Listener:
         """A protocol for one connection: the factory that the event loop's server calls."""
         return ClientConnection(self, asyncio.get_running_loop())
 
-    def opened(self, connection: ClientConnection) -> request_parser.Refusal | None:
+    def opened(self, connection: ClientConnection) -> Refusal | None:
         """A connection has come. Connections beyond `connections_max` get a 503 that they can read."""
         if connection in self.connections:
             return None  # it has counted since its handshake began
@@ -75,7 +75,7 @@ class Listener:
         if len(self.turned_away) > TURNED_AWAY_MAX:
             connection.close()
             return None
-        return request_parser.Refusal(503, b"Service Unavailable", f"more than {self.connections_max} connections")
+        return Refusal(f"more than {self.connections_max} connections", 503, b"Service Unavailable")
 
     def lost(self, connection: ClientConnection) -> None:
         self.connections.discard(connection)

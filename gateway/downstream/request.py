@@ -22,14 +22,11 @@ class ClientGone(Exception):
 
 
 class Upward(Protocol):
-    """The call to the upstream by which a request goes up."""
+    """The call to the upstream by which a request goes up. `is_lost`: it reads no more, whatever it has answered."""
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the upstream reads no more, whatever it has answered."""
-
-    async def send(self, data: bytes, last: bool = False) -> None:
-        """Send bytes of the request."""
+    def is_lost(self) -> bool: ...
+    async def send(self, data: bytes, last: bool = False) -> None: ...
 
 
 class ClientRequest:

@@ -12,9 +12,9 @@ from time import time
 from typing import Protocol
 
 from gateway.downstream.request import ClientRequest
-from gateway.http import request_parser
 from gateway.http.fields import DIGESTS, Headers
 from gateway.http.head_cache import HeadBytes
+from gateway.http.request_parser import Head, Refusal
 from gateway.http.response_parser import Framing, ResponseHead
 from gateway.mcp import jsonrpc
 from gateway.transport.base_connection import ClientWire
@@ -30,8 +30,7 @@ class Relayed(Protocol):
     is_changed: bool
 
     @property
-    def headers(self) -> Headers:
-        """The fields as they go down."""
+    def headers(self) -> Headers: ...
 
 
 class ClientResponse:
@@ -128,9 +127,9 @@ def _date(unix_s: int) -> bytes:
     return formatdate(unix_s, usegmt=True).encode()
 
 
-def write_refusal(connection: ClientWire, refused: request_parser.Refusal) -> None:
+def write_refusal(connection: ClientWire, refused: Refusal) -> None:
     """Write the response to bytes that are no request."""
-    response = ClientResponse(ClientRequest(connection, request_parser.Head(b"", b"", 1, Headers(), 0, 0, False)))
+    response = ClientResponse(ClientRequest(connection, Head(b"", b"", 1, Headers(), 0, 0, False)))
     body = jsonrpc.error(b"", jsonrpc.INVALID_REQUEST, f"{refused.reason.decode()}: {refused}")
     response.respond(refused.status, refused.reason, [(b"Content-Type", b"application/json")], body)
 

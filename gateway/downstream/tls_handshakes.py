@@ -15,14 +15,14 @@ from typing import Any, Final
 from gateway.downstream.client_connection import ClientConnection
 from gateway.downstream.listener import Listener
 from gateway.errors import without_frames
-from gateway.http import request_parser
+from gateway.http.request_parser import Refusal
 
 _AT_ONCE: Final = 100  # connections that one turn of the loop accepts
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_S: Final = 1.0  # until descriptors may be free again
 _PEEKED_BYTES: Final = 32  # more than a method has
 _PLAIN_HTTP: Final = re.compile(rb"[A-Z-]+(?: |\Z)")
-_SPEAKS_TLS: Final = request_parser.Refusal(400, b"Bad Request", "this port speaks TLS: use its address with https://")
+_SPEAKS_TLS: Final = Refusal("this port speaks TLS: use its address with https://")
 
 # What OpenSSL names its errors. All others are `broken`.
 _NAMED: Final = (
@@ -119,7 +119,7 @@ class TlsConnection(ClientConnection):
     def _ended(self, handshake: "asyncio.Task[Any]") -> None:
         self._handshake = None
         if handshake.cancelled():
-            self._given_up()
+            self._fail()
         elif (error := handshake.exception()) is not None:
             self._fail(*_reason(without_frames(error)))
 
@@ -130,16 +130,13 @@ class TlsConnection(ClientConnection):
             self._handshake.cancel()
         else:
             self.loop.remove_reader(self._sock)
-            self._given_up()
+            self._fail()
 
-    def _given_up(self) -> None:
-        """The handshake has failed only if it is late; else the gateway closes its connections."""
-        self._fail("timeout" if self.loop.time() > self.deadline else "")
-
-    def _fail(self, reason: str, said: str = "") -> None:
+    def _fail(self, reason: str = "", said: str = "") -> None:
+        """The handshake has failed; without a reason only if it is late: else the gateway closes its connections."""
         self._sock.close()
-        if reason:
-            self._server.listener.handshake_failed(self, reason, said)
+        if reason or self.loop.time() > self.deadline:
+            self._server.listener.handshake_failed(self, reason or "timeout", said)
         self.connection_lost(None)
 
 

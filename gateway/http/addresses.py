@@ -173,8 +173,6 @@ def forwarded_proto(headers: Headers) -> str:
     proto = headers.tokens(b"x-forwarded-proto")
     if proto:
         return proto[0].decode() if proto[0] in (b"http", b"https") else ""
-    if b"forwarded" not in headers:
-        return ""
     found = _FORWARDED_PROTO.search((headers.get(b"forwarded") or b"").partition(b",")[0])
     return found[1].lower().decode() if found else ""
 

@@ -9,8 +9,6 @@ from gateway.http.fields import Headers
 _INFLATED_AT_ONCE: Final = 16 * 1024  # few: zlib copies all bytes that follow a gzip member
 _INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless stream; JSON gives 5 to 20
 _OFFERED_BYTES_MAX: Final = 1000  # of `Accept-Encoding`: each member takes time
-
-
 _READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})  # in passing (DESIGN 3.3)
 _BY_FIRST_BYTES: Final = zlib.MAX_WBITS | 32  # they tell gzip from zlib
 

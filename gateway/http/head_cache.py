@@ -111,10 +111,6 @@ class HeadCache(Generic[Kept]):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def used(self, entry: CachedHead[Kept]) -> None:
-        entry.turn = self.turn
-        self.entries.move_to_end((entry.adder.scope, entry.before, entry.after))
-
     def has_come(self, key: tuple[object, bytes, bytes]) -> bool:
         """Whether a head came before, in this turn or the last two. From now on it did."""
         slot, turn = hash(key) & (_SLOTS - 1), self.turn % 255
@@ -188,7 +184,8 @@ class ConnectionHeads(Generic[Kept]):
             self._last = entry
         assert entry is not None
         if entry.turn != heads.turn:
-            heads.used(entry)
+            entry.turn = heads.turn
+            heads.entries.move_to_end((entry.adder.scope, entry.before, entry.after))
         digits = len(str(length)) if entry.after else 0
         return entry.kept, len(entry.before) + digits + len(entry.after), length
 

@@ -41,7 +41,7 @@ _CHUNKED: Final = -1  # in place of a body's length
 class Refusal(Exception):
     """What came is not a request that can pass: the status and the words to tell the client."""
 
-    def __init__(self, status: int, reason: bytes, message: str) -> None:
+    def __init__(self, message: str, status: int = 400, reason: bytes = b"Bad Request") -> None:
         super().__init__(shown(message))
         self.status = status
         self.reason = reason
@@ -168,10 +168,10 @@ class RequestReader(MessageReader):
         try:
             raw = self._raw_head()
         except TooMuch as error:
-            message = f"the request's head {error}"
+            said = f"the request's head {error}"
             if isinstance(error, HeadTooLarge) and data.find(b"\r\n", at, at + self._bytes_max // 2) < 0:
-                raise Refusal(414, b"URI Too Long", message) from None
-            raise Refusal(431, _TOO_LARGE, message) from None
+                raise Refusal(said, 414, b"URI Too Long") from None
+            raise Refusal(said, 431, _TOO_LARGE) from None
         return None if raw is None else read_head(raw)
 
     def _inspect(self, data: bytes | bytearray, at: int, has_bare_lf: bool) -> None:
@@ -182,7 +182,7 @@ class RequestReader(MessageReader):
             except httptools.HttpParserError as error:
                 raise _refusal(error, _shown(data[at:])) from None
         if has_bare_lf:
-            raise Refusal(400, b"Bad Request", f"not HTTP/1.1: a line ends with CR LF{_shown(data[at:])}")
+            raise Refusal(f"not HTTP/1.1: a line ends with CR LF{_shown(data[at:])}")
 
     def _read_body(self, events: list[RequestEvent]) -> None:
         """Read on in the body: all that has come of it, or some chunks. Raises Refusal."""
@@ -213,8 +213,7 @@ class RequestReader(MessageReader):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() in _NEVER_TRAILERS:
-            message = f"{name.decode().lower()} is not allowed as a trailer (RFC 9110, 6.5.1)"
-            raise Refusal(400, b"Bad Request", message)
+            raise Refusal(f"{name.decode().lower()} is not allowed as a trailer (RFC 9110, 6.5.1)")
         super().on_header(name, value)
 
 
@@ -226,15 +225,14 @@ def read_head(data: bytes) -> Head:
         raise _refusal(error, _shown(data)) from None
     method, version, target = parser.get_method(), parser.get_http_version(), found.target
     if method == b"CONNECT":
-        raise Refusal(501, b"Not Implemented", "CONNECT is not supported: it asks for a tunnel")
+        raise Refusal("CONNECT is not supported: it asks for a tunnel", 501, b"Not Implemented")
     if not data.startswith(b"%b %b HTTP/%b\r\n" % (method, target, version.encode())):
-        message = "a request line is a method, a target and HTTP/1.1, with one space between"
-        raise Refusal(400, b"Bad Request", message + _shown(data))
+        raise Refusal(f"a request line is a method, a target and HTTP/1.1, with one space between{_shown(data)}")
     if version not in ("1.1", "1.0"):
-        raise Refusal(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
+        raise Refusal("HTTP/1.1 and HTTP/1.0 are supported", 505, b"HTTP Version Not Supported")
     minor, headers = int(version[-1]), Headers.of(found.fields)
     if (minor == 1 and b"host" not in headers.by_name) or headers.repeats(b"host"):
-        raise Refusal(400, b"Bad Request", "a request of HTTP/1.1 has exactly one Host (RFC 9112, 3.2)")
+        raise Refusal("a request of HTTP/1.1 has exactly one Host (RFC 9112, 3.2)")
     body_bytes = _length(headers, minor)
     if not target.startswith(b"/"):
         target, headers = _in_origin_form(method, target, headers)
@@ -259,15 +257,14 @@ def _length(headers: Headers, minor: int) -> int:
         plain = len(codings) == 1 and len(names) <= _CODINGS_MAX and codings[0] == codings[0].strip(b" \t")
         plain = plain and all(map(_CODING.fullmatch, names)) and b"identity" not in names
         if not minor or not plain or names[-1] != b"chunked" or names.count(b"chunked") > 1:
-            message = "Transfer-Encoding must be one list that ends with chunked, once, in HTTP/1.1"
-            raise Refusal(400, b"Bad Request", message)
+            raise Refusal("Transfer-Encoding must be one list that ends with chunked, once, in HTTP/1.1")
         return _CHUNKED
     length = headers.by_name.get(b"content-length")
     if length is None:
         return 0
     length = length.strip(b" \t")
     if not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX:
-        raise Refusal(400, b"Bad Request", f"Content-Length must be one number of {_LENGTH_DIGITS_MAX} digits at most")
+        raise Refusal(f"Content-Length must be one number of {_LENGTH_DIGITS_MAX} digits at most")
     return int(length)
 
 
@@ -276,14 +273,14 @@ def _refusal(error: BaseException, shown: str) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, TooMuch):
-        return Refusal(431, _TOO_LARGE, str(error))
+        return Refusal(str(error), 431, _TOO_LARGE)
     if isinstance(error, httptools.HttpParserInvalidMethodError):
-        return Refusal(400, b"Bad Request", f"a request line begins with a registered method (RFC 9110, 16.1){shown}")
+        return Refusal(f"a request line begins with a registered method (RFC 9110, 16.1){shown}")
     if isinstance(error, httptools.HttpParserInvalidURLError):
-        return Refusal(400, b"Bad Request", f"a target is in origin or absolute form, in ASCII{shown}")
+        return Refusal(f"a target is in origin or absolute form, in ASCII{shown}")
     if str(error) in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
-        return Refusal(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
-    return Refusal(400, b"Bad Request", f"not HTTP/1.1: {error}{shown}")
+        return Refusal("HTTP/1.1 and HTTP/1.0 are supported", 505, b"HTTP Version Not Supported")
+    return Refusal(f"not HTTP/1.1: {error}{shown}")
 
 
 def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[bytes, Headers]:
@@ -292,7 +289,7 @@ def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[byt
     if absolute is None:
         return target, headers
     if not absolute[1] or b"@" in absolute[1]:
-        raise Refusal(400, b"Bad Request", "the authority in a target is a host and perhaps a port, without a user")
+        raise Refusal("the authority in a target is a host and perhaps a port, without a user")
     rest = target[absolute.end() :]
     if not rest.startswith(b"/"):
         rest = b"*" if method == b"OPTIONS" and not rest else b"/" + rest  # RFC 9112, 3.2.4

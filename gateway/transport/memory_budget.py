@@ -34,14 +34,9 @@ class Capacity:
         self.change(0)
 
     def change(self, by: int) -> None:
-        """Take `by` more, whatever the limit; give back, if it is negative."""
+        """Take `by` more, whatever the limit. Give back, if it is negative: to those who wait, while there is room."""
         self.taken += by
-        if by <= 0:
-            self._admit()
-
-    def _admit(self) -> None:
-        """Give room to those who wait, in their order, while there is some."""
-        while self._waiting:
+        while by <= 0 and self._waiting:
             size, room = self._waiting[0]
             if not room.done():
                 if self.taken + size > self.limit:

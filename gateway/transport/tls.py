@@ -149,9 +149,7 @@ def taken(config: Config, before: Mapping[str, Validity]) -> tuple[dict[str, Val
 
 def _read(config: Config) -> Iterator[tuple[str, str, Path, Validity]]:
     """The certificates of a configuration: the key, the upstream's name or "", the file, and when it is valid."""
-    named: list[tuple[str, str, Path | None]] = []
-    if config.tls is not None:
-        named.append(("tls", "", config.tls.certificate))
+    named: list[tuple[str, str, Path | None]] = [("tls", "", config.tls.certificate)] if config.tls is not None else []
     named += [(f"upstreams[{at}].tls", u.name, u.tls.certificate) for at, u in enumerate(config.upstreams)]
     for key, name, file in named:
         if file is not None:
