@@ -60,7 +60,6 @@ _QUEUED_BYTES: Final = 2048  # memory of a request in the queue, besides its fie
 _NEVER: Final = float("inf")
 _LATE: Final = (408, b"Request Timeout")
 
-
 Handle: TypeAlias = Callable[[Exchange], Awaitable[None]]
 State: TypeAlias = Literal["HANDSHAKE", "IDLE", "HEAD", "SERVING", "SKIPPING", "LINGERING", "CLOSED"]
 
@@ -332,9 +331,8 @@ class _Queue(list[Exchange]):
         """Count the memory of requests, of what waits behind, of a head begun. False if that has no room."""
         begun_bytes = held_bytes = reader.held_bytes
         if self:
-            heads = [
-                _QUEUED_BYTES + (0 if one.request.kept_bytes else one.request.headers.size_bytes()) for one in self
-            ]
+            requests = [one.request for one in self]
+            heads = [_QUEUED_BYTES + (0 if one.kept_bytes else one.headers.size_bytes()) for one in requests]
             held_bytes += sum(heads) + reader.pending_bytes
         if held_bytes != self._reservation.held_bytes:
             self._reservation.set(held_bytes)

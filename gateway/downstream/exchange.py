@@ -1,7 +1,7 @@
 """One exchange of a client: its request, its response, and what is noted of them on the way."""
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any
 
 from gateway.downstream.request import ClientRequest
 from gateway.downstream.response import ClientResponse
@@ -11,8 +11,6 @@ from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Message
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.memory_budget import SMALL_BYTES_MAX
-
-_ERROR: Final = b'"error"'
 
 
 class Exchange:
@@ -44,7 +42,7 @@ class Exchange:
 
     def note_error(self, piece: bytes) -> bytes:
         """Return a piece of a JSON body as it is. If it is a whole small message, note its JSON-RPC error."""
-        if _ERROR in piece and len(piece) <= SMALL_BYTES_MAX:
+        if b'"error"' in piece and len(piece) <= SMALL_BYTES_MAX:
             message = jsonrpc.parse(piece)
             self.error_code = jsonrpc.error_code(message) if message is not None else None
         return piece

@@ -68,7 +68,7 @@ class TlsServer:
                 self.loop.call_later(_PAUSE_S, self._accept_again, listening)
                 return
             sock.setblocking(False)
-            TlsConnection(self, sock).begin(peer)
+            TlsConnection(self, sock, peer)
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
@@ -78,17 +78,14 @@ class TlsServer:
 class TlsConnection(ClientConnection):
     """A client's connection with TLS, or with plain HTTP that is refused."""
 
-    def __init__(self, server: TlsServer, sock: socket.socket) -> None:
+    def __init__(self, server: TlsServer, sock: socket.socket, peer: object) -> None:
         super().__init__(server.listener, server.loop, "HANDSHAKE")
         self._server = server
         self._sock = sock
         self._handshake: asyncio.Task[Any] | None = None
-
-    def begin(self, peer: object) -> None:
-        """It is accepted: it counts, and its time runs. What refuses it is sent behind the handshake."""
         self.name_client(peer)
         self.loop.add_reader(self._sock, self._peek)
-        self._refused = self._owner.opened(self)
+        self._refused = self._owner.opened(self)  # it counts; what refuses it is sent behind the handshake
 
     def _peek(self) -> None:
         """The first bytes have come, or the client has left. They stay in the socket, for TLS to read."""

@@ -92,7 +92,6 @@ class Head:
 RequestEvent: TypeAlias = Head | bytes | Headers | Refusal
 """A head, a piece of the body, its end with the trailers, or a refusal."""
 
-
 Reading: TypeAlias = Literal["BETWEEN", "HEAD", "BODY", "OVER"]
 """The state of a reader."""
 
@@ -100,7 +99,7 @@ Reading: TypeAlias = Literal["BETWEEN", "HEAD", "BODY", "OVER"]
 class RequestReader(MessageReader):
     """Reads the requests of one connection: `add` takes the bytes that arrived, `read` gives their events.
 
-    Each step of its `state` is made by one method: `_head`, `read`, `_end`, `close`.
+    Each step of its `state` is made by one method: `_head`, `read`, `_read_body`, `close`.
 
                a part of a head  a head is whole  a body ends  the last body ends  what came is refused  it is closed
     BETWEEN    HEAD              BODY             -            -                   OVER                  OVER
