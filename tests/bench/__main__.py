@@ -16,11 +16,10 @@ from typing import Final
 
 import uvloop
 
-from tests.bench import costs, crawl, fleet, guard, hostile, index, peers, proc, relay, stdio, streams
-from tests.bench.options import Options
+from tests.bench import costs, crawl, guard, hostile, index, peers, proc, relay, stdio, streams
 from tests.bench.processes import BenchFailed
 from tests.bench.python import built
-from tests.bench.report import Table, progress
+from tests.bench.report import Options, Table, progress
 
 SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "relay": relay.run,
@@ -29,25 +28,23 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "streams": streams.run,
     "hostile": hostile.run,
     "stdio": stdio.run,
-    "fleet": fleet.run,
     "guard": guard.run,
     "costs": costs.run,
     "peers": peers.run,
 }
-NAMED_ONLY: Final = frozenset({"fleet", "guard", "costs", "peers"})
+NAMED_ONLY: Final = frozenset({"guard", "costs", "peers"})
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
 
 _SECTIONS_HELP: Final = """\
-sections (all but fleet, guard, costs and peers, if none is named):
+sections (all but guard, costs and peers, if none is named):
   relay    what relayed messages cost: the traffic of real clients by kind, mixed, and one ping; Envoy, taskgate
-  index    a filtered page out of 1,000, 10,000 and 50,000 tasks: the index, and through the gateway; memory
+  index    a filtered page out of 50,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
   stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
-  fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, a lost replica; needs haproxy
-  guard    CPU of each kind of traffic in this tree against another commit, 10 % more fails; and with all guards on
+  guard    CPU of each kind of traffic in this tree against another commit; 10 % more fails
   costs    what each kind of server is asked a minute, in this tree and another commit's; 5 % more fails (5 minutes)
   peers    beside what else you could use: nginx, HAProxy, Envoy, FastMCP, mcp-proxy, ContextForge (3 minutes)
 

@@ -13,6 +13,15 @@ Value: TypeAlias = float | str | None
 
 
 @dataclass(frozen=True)
+class Options:
+    """What the command line asks for: `sections` in order, `rounds` of each interleaved figure, `against`: a commit."""
+
+    sections: tuple[str, ...]
+    rounds: int
+    against: str
+
+
+@dataclass(frozen=True)
 class Column:
     """A column's heading, unit included, and the digits behind the point that are worth reading."""
 

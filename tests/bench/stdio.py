@@ -17,9 +17,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
-from tests.bench.report import Column, Goal, Table, progress, ratio, spread_percent
+from tests.bench.report import Column, Goal, Options, Table, progress, ratio, spread_percent
 
 PING: Final = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 PINGS: Final = 300
