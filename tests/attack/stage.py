@@ -9,7 +9,7 @@ from itertools import count
 from typing import Final
 
 from tests.attack.judge import Scene, judge_request, judge_response
-from tests.attack.readers import responses_by_llhttp, responses_by_ours
+from tests.attack.readers import read_responses
 from tests.attack.rows import Outcome, Pieces, Request, Response
 from tests.attack.upstream import Upstream
 from tests.attack.victim import Victim
@@ -52,7 +52,7 @@ class Stage:
         must_end = not any(outcome.keeps for outcome in row.may)
 
         def whole(received: bytes) -> bool:
-            finals = responses_by_llhttp(received, methods, False).finals
+            finals = read_responses(received, methods).finals
             if must_end and finals and finals[-1].status not in _GOES_ON:
                 return False
             return len(finals) >= answers
@@ -71,7 +71,7 @@ class Stage:
         self._upstream.hostile, self._upstream.early = (row.sent, row.then), row.early
 
         def whole(received: bytes) -> bool:
-            return any(read(received, [method], False).finals for read in (responses_by_llhttp, responses_by_ours))
+            return bool(read_responses(received, [method]).finals)
 
         hostile, found = await self._play(row.ask, "open", whole)
         scene = self._scene(hostile, None)
@@ -81,13 +81,13 @@ class Stage:
         return found
 
     async def anything(self, sent: Pieces, answered: tuple[Pieces, str] | None = None) -> list[str]:
-        """Play any bytes. Victims are untouched, and the upstream's readers agree."""
+        """Play any bytes. Victims are untouched, and the upstream's reader reads all."""
         await self._begin()
         self._upstream.hostile = answered
         methods = [method_of(sent)]
 
         def whole(received: bytes) -> bool:
-            return bool(responses_by_llhttp(received, methods, False).finals)
+            return bool(read_responses(received, methods).finals)
 
         hostile, found = await self._play(sent, "open", whole, briefly=True)
         found += self._scene(hostile, None).common()
@@ -193,11 +193,9 @@ class Beside:
         client, methods = self._client, [self._victim.method]
         await client.within(
             self._wait_s if self._arrived else 0,
-            lambda: client.end != "open" or bool(responses_by_llhttp(bytes(client.received), methods, False).finals),
+            lambda: client.end != "open" or bool(read_responses(bytes(client.received), methods).finals),
         )
-        data, ended = bytes(client.received), client.end == "fin"
-        readings = [read(data, methods, ended) for read in (responses_by_llhttp, responses_by_ours)]
-        return self._victim.wrongs_below(readings)
+        return self._victim.wrongs_below(read_responses(bytes(client.received), methods, client.end == "fin"))
 
 
 def _answers(outcome: Outcome, followed: bool) -> int:
