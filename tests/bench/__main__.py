@@ -16,7 +16,7 @@ from typing import Final
 
 import uvloop
 
-from tests.bench import costs, crawl, guard, hostile, index, peers, proc, relay, stdio, streams
+from tests.bench import costs, crawl, guard, hostile, index, peers, proc, relay, streams
 from tests.bench.processes import BenchFailed
 from tests.bench.python import built
 from tests.bench.report import Options, Table, progress
@@ -27,7 +27,6 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "crawl": crawl.run,
     "streams": streams.run,
     "hostile": hostile.run,
-    "stdio": stdio.run,
     "guard": guard.run,
     "costs": costs.run,
     "peers": peers.run,
@@ -43,7 +42,6 @@ sections (all but guard, costs and peers, if none is named):
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
-  stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
   guard    CPU of each kind of traffic in this tree against another commit; 10 % more fails
   costs    what each kind of server is asked a minute, in this tree and another commit's; 5 % more fails (5 minutes)
   peers    beside what else you could use: nginx, HAProxy, Envoy, FastMCP, mcp-proxy, ContextForge (3 minutes)

@@ -96,11 +96,6 @@ def progress(text: str) -> None:
     print(f"bench: {monotonic() - _BEGAN_AT:4.0f} s  {text}", file=sys.stderr, flush=True)
 
 
-def ratio(value: float, base: float) -> float | None:
-    """How many times `base` a value is; None if that cannot be said."""
-    return value / base if base else None
-
-
 def spread_percent(values: Sequence[float]) -> float:
     """The distance between the rounds, in percent of their median: the machine's noise may be as large."""
     return 100 * (max(values) - min(values)) / statistics.median(values)
