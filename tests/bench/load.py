@@ -4,7 +4,6 @@
                 some seconds, after a warm-up that is not counted; latencies in microseconds
     one         one request on a connection of its own, until it is answered, cut, or too long: an attack, by its
                 `number`, or a body of `size` bytes, down, or up as a `type`
-    listen      event streams on which events come at known times: their delays in microseconds
     ping        pings on one connection, one every 2 ms, from now on
     pinged      ends that: how many were answered, and how long they took
     hold        more connections, held open once each has had a part of its answer, to a ping or as an event stream
@@ -19,12 +18,11 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable
-from time import monotonic_ns, perf_counter, perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import httptools
-import orjson
 
 from tests.bench import attacks, child
 from tests.bench.attacks import PIECE_BYTES, post, request
@@ -163,67 +161,6 @@ async def one(command: dict[str, Any]) -> dict[str, Any]:
     return {**figures, "refused": made.refused, "how": how}
 
 
-class _Listener(Parsed):
-    """One event stream whose events are numbered and say when they were sent."""
-
-    def __init__(self, stream: int, events: int, delays_ns: "array[int]") -> None:
-        super().__init__()
-        self._stream = stream
-        self._events = events
-        self._delays_ns = delays_ns
-        self._came = 0
-        self._now_ns = 0
-        self._rest = b""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(f"was closed after {self._came} events: {exc}")
-
-    def _fail(self, why: str) -> None:
-        if not self.done.done():
-            self.done.set_exception(LoadFailed(f"stream {self._stream} {why}"))
-
-    def data_received(self, data: bytes) -> None:
-        self._now_ns = monotonic_ns()
-        super().data_received(data)
-
-    def on_body(self, data: bytes) -> None:
-        *events, self._rest = (self._rest + data).split(b"\n\n")
-        for event in events:
-            tick = orjson.loads(event.partition(b"data: ")[2])["params"]
-            if (tick["progressToken"], tick["progress"]) != (self._stream, self._came):
-                self._fail(f"got event {tick} and not its number {self._came}")
-            self._came += 1
-            self._delays_ns.append(self._now_ns - tick["sentNs"])
-
-    def on_message_complete(self) -> None:
-        if self._came != self._events or self._rest:
-            self._fail(f"ended after {self._came} events and {self._rest!r}")
-        elif not self.done.done():
-            self.done.set_result(None)
-
-
-async def listen(command: dict[str, Any]) -> dict[str, Any]:
-    """Hold `count` streams open at once, each with `events`, one every `period_ms`, spread evenly over that time."""
-    count, events, period_ms = command["count"], command["events"], command["period_ms"]
-    delays_ns = array("q")
-    made = [
-        await _connect(command["url"], functools.partial(_Listener, number, events, delays_ns))
-        for number in range(count)
-    ]
-    try:
-        for number, listener in enumerate(made):
-            target = f"/ticks?{number},{events},{period_ms},{number * period_ms // count}"
-            listener.transport.write(request(f"GET {target}".encode(), b"Accept: text/event-stream"))
-        done = asyncio.gather(*(listener.done for listener in made))
-        await asyncio.wait_for(done, events * period_ms / 1000 + PATIENCE_SECONDS)
-    finally:
-        for listener in made:
-            listener.done.cancel()
-            listener.transport.abort()
-    return {"events": len(delays_ns), **_spread_us(delays_ns)}
-
-
 class Pinger:
     def __init__(self) -> None:
         self._pinging: asyncio.Task[None] | None = None
@@ -322,7 +259,7 @@ async def main() -> None:
         attacks.asked(command["number"])  # before anything is measured
         return {}
 
-    does = {"requests": requests, "one": one, "listen": listen, "make": make}
+    does = {"requests": requests, "one": one, "make": make}
     does |= {"ping": pinger.begin, "hold": holders.hold, "fill": holders.fill}
     ends = {"pinged": pinger.end, "release": holders.release}
 

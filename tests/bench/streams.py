@@ -1,12 +1,8 @@
-"""Section `streams`: memory per open event stream, delay of events on 500 and 5,000 at once, bodies of 100 MB.
+"""Section `streams`: memory per open event stream, and of bodies of 100 MB.
 
 How: 20 streams are opened first, so that what a proxy loads and allocates once is there, then 200 more. Of bodies the
 growth of the gateway's memory is told, at its peak over all rounds: up as JSON and as bytes, down as bytes and as an
 event stream, every event of which the gateway looks at.
-
-500 streams are held open for a minute, and 5,000 for 20 s, each way in turn, each with an event a second. A delay is
-the time from the upstream's writing an event to the client's reading it, three processes and one clock. An event that
-is lost, repeated, late by its order or on another stream ends the bench.
 """
 
 import asyncio
@@ -15,15 +11,12 @@ from typing import Final
 
 from tests.bench import proc
 from tests.bench.processes import BenchFailed, child, gateway
-from tests.bench.relay import DIRECT, GATEWAY, Way, ways
+from tests.bench.relay import GATEWAY, Way, ways
 from tests.bench.report import Column, Goal, Options, Table, progress
 
 STREAMS_WARM_UP: Final = 20
 STREAMS: Final = 200
 STREAM_BYTES_GOAL: Final = 40_000
-TICKING: Final = ((500, 60), (5000, 20))  # how many streams, for how many seconds
-PERIOD_MS: Final = 1000
-DELAY_MS_GOAL: Final = 5
 SETTLE_SECONDS: Final = 0.5
 SIZE_BYTES: Final = 100_000_000
 GROWTH_MB_GOAL: Final = 5
@@ -41,7 +34,7 @@ async def run(options: Options) -> list[Table]:
     bodies = await _bodies(min(options.rounds, ROUNDS_MAX))
     progress(f"streams: {STREAMS} open streams")
     held = await _open_streams()
-    return [held, *[await _ticks(count, ticks) for count, ticks in TICKING], bodies]
+    return [held, bodies]
 
 
 async def _bodies(rounds: int) -> Table:
@@ -93,37 +86,3 @@ async def _grown(way: Way, pid: int) -> tuple[int, int]:
     if still["open"] != STREAMS_WARM_UP + STREAMS:
         raise BenchFailed(f"of {STREAMS_WARM_UP + STREAMS} streams only {still['open']} stayed open")
     return before_bytes, after_bytes
-
-
-async def _ticks(count: int, ticks: int) -> Table:
-    table = Table(
-        f"{count:,} open streams for {ticks} s, each with an event a second, spread over the second",
-        "way",
-        [
-            *(Column("median ms", 2), Column("p99 ms", 2), Column("max ms", 2)),
-            *(Column("CPU us/event", 1), Column("KB per stream", 1)),
-        ],
-    )
-    median_ms = {}
-    async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
-        load = await stack.enter_async_context(child(proc.cores().others, "load"))
-        for way in await ways(stack, upstream):
-            progress(f"streams: {count} streams with an event a second for {ticks} s, {way.name}")
-            cpu_s, peak_bytes = _spent(way.pid)
-            came = await load.ask("listen", url=way.url, count=count, events=ticks, period_ms=PERIOD_MS)
-            cpu_s, peak_bytes = (
-                after - before for after, before in zip(_spent(way.pid), (cpu_s, peak_bytes), strict=True)
-            )
-            median_ms[way.name] = came["median_us"] / 1e3
-            figures = [came[name] / 1e3 for name in ("median_us", "p99_us", "max_us")]
-            spent = (cpu_s / came["events"] * 1e6, peak_bytes / count / 1e3)
-            table.add(way.name, *figures, *(spent if way.pid is not None else (None, None)))
-    more_ms = median_ms[GATEWAY] - median_ms[DIRECT]
-    table.goals.append(Goal("median delay beyond that directly", DELAY_MS_GOAL, "ms", more_ms))
-    table.notes.append("every event came once and in order on its stream")
-    return table
-
-
-def _spent(pid: int | None) -> tuple[float, float]:
-    return (0.0, 0.0) if pid is None else (proc.cpu_seconds(pid), proc.peak_bytes(pid))

@@ -4,7 +4,6 @@
     GET  /mcp                an event stream: one event, then nothing, until the client leaves
     GET  /bytes?N            N bytes with a Content-Length
     GET  /events?N           N bytes of event stream or a little more, in events of 10,000 bytes
-    GET  /ticks?S,N,P,O      stream S: N events, one every P ms, the first after O ms; each says when it was sent
          /attack?N           what the attack of that place answers (attacks.py); a `tasks/list` gets one page
          /event?N            an event stream: N bytes of an event, then nothing, until the client leaves
          /result?N           N bytes of a JSON message that has one more, then nothing, until the client leaves
@@ -15,7 +14,6 @@
 
 import asyncio
 import functools
-from time import monotonic_ns  # one clock for all processes
 from typing import Any, Final
 
 import orjson
@@ -38,10 +36,6 @@ _JSON: Final = _OK + b"Content-Type: application/json\r\nContent-Length: %d\r\n\
 _WHOLE: Final = _JSON % (len(BODY), BODY)
 _STREAM: Final = (
     _OK + b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
-_TICK: Final = (
-    b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/progress","params":'
-    b'{"progressToken":%d,"progress":%d,"sentNs":%d}}\n\n'
 )
 _TASK: Final = {"taskId": "1", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "ttl": None}
 _PAGE: Final = {"tasks": [{**_TASK, "lastUpdatedAt": "2026-01-01T00:00:00Z"}]}
@@ -99,8 +93,6 @@ class Upstream(Serving):
             self._sending = asyncio.create_task(
                 self._pump(attacks.answered(number), attacks.ATTACKS[number].piece_bytes)
             )
-        elif path == b"/ticks":
-            self._sending = asyncio.create_task(self._tick(*map(int, given.split(b","))))
         elif path in (b"/mcp", b"/sink") and self.parser.get_method() != b"GET":
             self.transport.write(_WHOLE)
         else:
@@ -111,16 +103,6 @@ class Upstream(Serving):
             await self.writable.wait()
             self.transport.write(piece)
             await asyncio.sleep(0)  # else the loop writes small pieces as one
-
-    async def _tick(self, stream: int, events: int, period_ms: int, offset_ms: int) -> None:
-        """Write an event at each of its times. A late event makes no other late."""
-        loop = asyncio.get_running_loop()
-        began_at = loop.time() + offset_ms / 1000
-        self.transport.write(_STREAM)
-        for number in range(events):
-            await asyncio.sleep(began_at + number * period_ms / 1000 - loop.time())
-            self.transport.write(chunk(_TICK % (stream, number, monotonic_ns())))
-        self.transport.write(LAST_CHUNK)
 
 
 async def answer(command: dict[str, Any]) -> dict[str, Any]:
