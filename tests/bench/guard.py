@@ -39,7 +39,8 @@ async def run(options: Options) -> list[Table]:
             for kind in traffic.KINDS:
                 for way in ways if number % 2 else reversed(ways):
                     await way.measure_kind(load, kind)
-    return [_judged(*ways, rounds)]
+    before, now = ways
+    return [_judged(before, now, rounds)]
 
 
 def _judged(before: Way, now: Way, rounds: int) -> Table:

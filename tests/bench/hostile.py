@@ -181,8 +181,8 @@ async def _streams(rig: Rig, upstream: Child) -> Table:
         ratio = cost.cpu_s / size_bytes / await _plain(rig, attack.side, size_bytes)
         table.add(attack.name, cost.bytes / MIB, ratio, cost.held_ms, _unit_us(attack, cost), cost.how)
         worst_ratio, worst_held_ms = max(worst_ratio, ratio), max(worst_held_ms, cost.held_ms)
-    table.goals.append(Goal("CPU beside a plain body, the worst", RATIO_GOAL, "x", worst_ratio, at_most=True))
-    table.goals.append(Goal("hold of the loop, the longest", HELD_MS_GOAL, "ms", worst_held_ms, at_most=True))
+    table.goals.append(Goal("CPU beside a plain body, the worst", RATIO_GOAL, "x", worst_ratio))
+    table.goals.append(Goal("hold of the loop, the longest", HELD_MS_GOAL, "ms", worst_held_ms))
     table.notes.append("a unit: a request, head, chunk, segment, event or 1xx")
     return table
 
@@ -212,7 +212,7 @@ async def _holders(upstream: Child, calm: Child) -> Table:
         table.add(name, *(held[figure] for figure in ("grown_mb", "held_ms", "median_ms", "slowest_ms", "refused")))
         table.goals.append(Goal(f"a ping, {name}", PING_MS_GOAL, "ms", held["slowest_ms"]))
         table.goals.append(Goal(f"hold of the loop, {name}", PING_MS_GOAL, "ms", held["held_ms"]))
-        table.goals.append(Goal(f"memory over the base, {name}", limit_mb, "MB", held["grown_mb"], at_most=True))
+        table.goals.append(Goal(f"memory over the base, {name}", limit_mb, "MB", held["grown_mb"]))
     table.notes.append("grown: the largest resident set over that with as many idle connections, each answered a ping")
     return table
 

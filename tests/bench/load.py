@@ -1,7 +1,7 @@
 """The load: a process that sends requests, attacks, pings and holds, as a section says, and times what it gets.
 
     requests    closed loop over kept-alive connections: each sends its next request when the last was answered, for
-                some seconds, after a warm-up that is not counted; latencies in microseconds
+                some seconds, after a warm-up that is not counted; the median latency in microseconds
     one         one request on a connection of its own, until it is answered, cut, or too long: an attack, by its
                 `number`, or a body of `size` bytes, down, or up as a `type`
     ping        pings on one connection, one every 2 ms, from now on
@@ -122,16 +122,7 @@ async def requests(command: dict[str, Any]) -> dict[str, Any]:
         raise LoadFailed("nothing was answered")
     seconds = (run.ended_ns - run.measure_from_ns) / _NS
     figures = {"answered": run.answered, "per_second": len(run.latencies_ns) / seconds}  # answered: the warm-up's too
-    return {**figures, **_spread_us(run.latencies_ns)}
-
-
-def _spread_us(times_ns: "array[int]") -> dict[str, float]:
-    ordered = sorted(times_ns)
-    return {
-        "median_us": ordered[len(ordered) // 2] / 1000,
-        "p99_us": ordered[len(ordered) * 99 // 100] / 1000,
-        "max_us": ordered[-1] / 1000,
-    }
+    return {**figures, "median_us": sorted(run.latencies_ns)[len(run.latencies_ns) // 2] / 1000}
 
 
 async def one(command: dict[str, Any]) -> dict[str, Any]:

@@ -36,26 +36,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit, and the measured figure: below it, with `at_most` also at it, with `at_least` from it on up."""
+    """A limit, and the measured figure: at most it, with `at_least` from it on up."""
 
     what: str
     limit: float
     unit: str
     measured: float
-    at_most: bool = False
     at_least: bool = False
 
     @property
     def met(self) -> bool:
-        if self.at_least:
-            return self.measured >= self.limit
-        return self.measured < self.limit or (self.at_most and self.measured == self.limit)
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
         digits = 0 if self.measured >= 100 or self.measured == int(self.measured) else 1 if self.measured >= 10 else 2
-        word = "at least" if self.at_least else "at most" if self.at_most else "under"
-        bound = f"{word} {self.limit:,} {self.unit}".rstrip()
+        bound = f"at {'least' if self.at_least else 'most'} {self.limit:,} {self.unit}".rstrip()
         return f"goal: {self.what}: {bound}: {verdict}, {self.measured:,.{digits}f}"
 
 

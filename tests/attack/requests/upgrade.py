@@ -2,7 +2,21 @@
 
 from typing import Final
 
-from tests.attack.rows import BAD, PING, Outcome, Request, Seen, forbidden, get, held, passes, raw, refused, streamed
+from tests.attack.rows import (
+    BAD,
+    PING,
+    Outcome,
+    Pieces,
+    Request,
+    Seen,
+    forbidden,
+    get,
+    held,
+    passes,
+    raw,
+    refused,
+    streamed,
+)
 
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
 _LENGTH: Final = b"Content-Length: %d" % len(PING)
@@ -25,7 +39,7 @@ _OTHERS: Final = {
 _LACKS: Final = (b"upgrade", b"http2-settings")
 _NO_TUNNEL: Final = (400, 403, 404, 405, 501)
 # Every body that such a request can have; what is behind it must be a request of its own.
-_BODIES: Final = {
+_BODIES: Final[dict[str, tuple[bytes | Pieces, Seen]]] = {
     "get": (get(*_H2C), Seen(lacks=_LACKS)),
     "options": (get(*_H2C, method=b"OPTIONS"), Seen(b"OPTIONS", lacks=_LACKS)),
     "held": (held(*_H2C, _LENGTH, body=PING), Seen(b"POST", body=PING, lacks=_LACKS)),
