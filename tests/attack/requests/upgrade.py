@@ -2,21 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import (
-    BAD,
-    PING,
-    Outcome,
-    Pieces,
-    Request,
-    Seen,
-    forbidden,
-    get,
-    held,
-    passes,
-    raw,
-    refused,
-    streamed,
-)
+from tests.attack.rows import BAD, PING, Outcome, Request, Seen, forbidden, get, held, passes, raw, refused, streamed
 
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
 _LENGTH: Final = b"Content-Length: %d" % len(PING)
@@ -39,14 +25,13 @@ _OTHERS: Final = {
 _LACKS: Final = (b"upgrade", b"http2-settings")
 _NO_TUNNEL: Final = (400, 403, 404, 405, 501)
 # Every body that such a request can have; what is behind it must be a request of its own.
-_BODIES: Final[dict[str, tuple[bytes | Pieces, Seen]]] = {
+_BODIES: Final = {
     "get": (get(*_H2C), Seen(lacks=_LACKS)),
     "options": (get(*_H2C, method=b"OPTIONS"), Seen(b"OPTIONS", lacks=_LACKS)),
     "held": (held(*_H2C, _LENGTH, body=PING), Seen(b"POST", body=PING, lacks=_LACKS)),
     "held-chunked": (held(*_H2C, _CHUNKED, body=_IN_CHUNKS), Seen(b"POST", body=PING, lacks=_LACKS)),
     "streamed": (streamed(*_H2C, _LENGTH, body=PING), Seen(b"PUT", body=PING, lacks=_LACKS)),
     "streamed-chunked": (streamed(*_H2C, _CHUNKED, body=_IN_CHUNKS), Seen(b"PUT", body=PING, lacks=_LACKS)),
-    "later": ((held(*_H2C, _LENGTH, body=b""), 0.005, PING), Seen(b"POST", body=PING, lacks=_LACKS)),
 }
 
 ROWS: Final[list[Request]] = [
@@ -60,6 +45,7 @@ ROWS: Final[list[Request]] = [
         for name, lines in _OTHERS.items()
         for send, method in ((held, b"POST"), (streamed, b"PUT"))
     ),
+    passes("h2c-body-later", (held(*_H2C, _LENGTH, body=b""), 0.005, PING), Seen(b"POST", body=PING, lacks=_LACKS)),
     Request(
         "h2c-and-the-preface",
         (get(*_H2C) + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",),
