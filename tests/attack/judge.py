@@ -1,20 +1,13 @@
-"""What became of a row, and whether the row allows it: both readers of each side accept the bytes, and agree."""
+"""What became of a row, and whether the row allows it: the strict reader of each side accepts the bytes."""
 
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from tests.attack.readers import (
-    Reading,
-    differences,
-    requests_by_llhttp,
-    requests_by_ours,
-    responses_by_llhttp,
-    responses_by_ours,
-)
+from tests.attack.readers import Reading, read_requests, read_responses
 from tests.attack.rows import Got, Outcome, Request, Response, Seen
-from tests.attack.upstream import HOSTILE, Link, Upstream
+from tests.attack.upstream import HOSTILE, Upstream
 from tests.attack.victim import SECRET, TARGET, Victim
 from tests.peer import Client
 from tests.relay.http1 import Message
@@ -34,7 +27,7 @@ NEVER_TRAILERS: Final = (
 
 
 class Scene:
-    """The bytes of one row, and what both readers make of them."""
+    """The bytes of one row, and what the reader makes of them."""
 
     def __init__(
         self, upstream: Upstream, authority: bytes, hostile: Client, victims: Sequence[Victim], behind: Victim | None
@@ -47,10 +40,7 @@ class Scene:
         self._victims = victims
         self.arrived = [message for _, message in upstream.arrivals]
         self.attacks = [m for m in self.arrived if not m.target.startswith(TARGET)]
-        self.readings = [
-            (link, requests_by_llhttp(bytes(link.received)), requests_by_ours(bytes(link.received)))
-            for link in upstream.links
-        ]
+        self.readings = [(link, read_requests(bytes(link.received))) for link in upstream.links]
 
     # ---- what holds for every row ----
 
@@ -65,8 +55,10 @@ class Scene:
             if message.target.startswith(TARGET) and message.target not in allowed:
                 found.append(f"a victim's request of another row came: {message}")
         found += [f"a victim's bytes are in {message}" for message in self.attacks if self._holds_a_secret(message)]
-        for link, one, other in self.readings:
-            found += self._of_link(link, one, other)
+        for link, reading in self.readings:
+            found += [f"at the upstream: {reading.fault}"] if reading.fault else []
+            if reading.rest and not link.left.done():
+                found.append("at the upstream: half a request on a connection that stays open")
         return found
 
     def _holds_a_secret(self, message: Message) -> bool:
@@ -75,12 +67,6 @@ class Scene:
         if self.behind is not None and any(self.behind.secret in part for part in parts):
             return False
         return any(SECRET in part for part in parts)
-
-    def _of_link(self, link: Link, one: Reading, other: Reading) -> list[str]:
-        found = [f"at the upstream: {text}" for text in differences(one, other)]
-        if one.rest and not link.left.done():
-            found.append("at the upstream: half a request on a connection that stays open")
-        return found
 
     def _well_formed(self, message: Message) -> list[str]:
         names = [name for name, _ in message.fields]
@@ -92,9 +78,8 @@ class Scene:
         bad = [name for name, _ in message.trailers if name in NEVER_TRAILERS]
         return found + [f"at the upstream: {name!r} as a trailer" for name in bad]
 
-    def responses(self, methods: Sequence[bytes]) -> tuple[Reading, Reading]:
-        ended = self.hostile.end == "fin"
-        return responses_by_llhttp(self.received, methods, ended), responses_by_ours(self.received, methods, ended)
+    def responses(self, methods: Sequence[bytes]) -> Reading:
+        return read_responses(self.received, methods, self.hostile.end == "fin")
 
 
 # ---- requests ----
@@ -114,11 +99,11 @@ def _against(outcome: Outcome, scene: Scene) -> list[str]:
     elif came and not outcome.keeps:
         found.append("what stands behind a request that was refused reached the upstream")
     methods = [seen.method for seen in outcome.seen] + [b"POST"] * (bool(outcome.refused) + (behind is not None))
-    one, other = scene.responses(methods)
-    if outcome.unanswered and len(one.finals) < len(outcome.seen):
+    came_back = scene.responses(methods)
+    if outcome.unanswered and len(came_back.finals) < len(outcome.seen):
         return found
-    found += [f"at the client: {text}" for text in differences(one, other)]
-    return found + _told(outcome, scene, one)
+    found += [f"at the client: {came_back.fault}"] if came_back.fault else []
+    return found + _told(outcome, scene, came_back)
 
 
 def _reached(outcome: Outcome, scene: Scene) -> list[str]:
@@ -130,7 +115,7 @@ def _reached(outcome: Outcome, scene: Scene) -> list[str]:
     for seen, message in zip(outcome.seen, scene.attacks, strict=False):
         found += _seen(seen, message)
         found += _followed(scene, partial(operator.is_, message)) if seen.alone else []
-    if any(one.rest for _, one, _ in scene.readings) and not outcome.cut:
+    if any(one.rest for _, one in scene.readings) and not outcome.cut:
         found.append("a part of what is refused reached the upstream")
     return found
 
@@ -200,8 +185,8 @@ def _refusal(outcome: Outcome, scene: Scene, rest: list[Message]) -> list[str]:
 
 def judge_response(row: Response, method: bytes, scene: Scene) -> list[str]:
     """The faults in what the client got of a hostile answer, by the nearest allowed one."""
-    one, other = scene.responses([method])
-    found = min((_got(may, one, other, scene) for may in row.may), key=len)
+    reading = scene.responses([method])
+    found = min((_got(may, reading, scene) for may in row.may), key=len)
     asked = [message for message in scene.attacks if message.target == HOSTILE]
     once = method == b"POST" and not row.crawled
     if once and len(asked) != 1:
@@ -210,12 +195,12 @@ def judge_response(row: Response, method: bytes, scene: Scene) -> list[str]:
     return found
 
 
-def _got(may: Got, one: Reading, other: Reading, scene: Scene) -> list[str]:
+def _got(may: Got, one: Reading, scene: Scene) -> list[str]:
     if may.status == 0:
         if scene.hostile.end == "open":
             return ["it is not cut"]
-        return ["it looks whole"] if one.finals or other.finals else []
-    found = [f"at the client: {text}" for text in differences(one, other)]
+        return ["it looks whole"] if one.finals else []
+    found = [f"at the client: {one.fault}"] if one.fault else []
     if len(one.finals) != 1:
         return [*found, f"{len(one.finals)} answers came, the connection is {scene.hostile.end}"]
     got = one.finals[0]

@@ -20,7 +20,7 @@ BAD: Final = frozenset({400})
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as both readers behind the gateway must see it.
+    """A request as a reader behind the gateway must see it.
 
     `has` and `lacks` are fields and names of fields, in lower case. `trailers` None: any that the gateway may pass.
     `alone`: no other client's request may follow on its connection.

@@ -5,11 +5,12 @@ that it used. After a fault all are closed, so that one row cannot harm the next
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Final
 
 from tests.attack.judge import Scene, judge_request, judge_response
-from tests.attack.readers import responses_by_llhttp, responses_by_ours
+from tests.attack.readers import read_responses
 from tests.attack.rows import Outcome, Pieces, Request, Response
 from tests.attack.upstream import Upstream
 from tests.attack.victim import Victim
@@ -38,7 +39,7 @@ class Stage:
         client = await self._client()
         await client.play((query,))
         assert await client.within(PATIENCE_S, lambda: b'"tasks":[]' in client.received)
-        await self._end([])
+        self._leave()
 
     # ---- rows ----
 
@@ -52,18 +53,14 @@ class Stage:
         must_end = not any(outcome.keeps for outcome in row.may)
 
         def whole(received: bytes) -> bool:
-            finals = responses_by_llhttp(received, methods, False).finals
+            finals = read_responses(received, methods).finals
             if must_end and finals and finals[-1].status not in _GOES_ON:
                 return False
             return len(finals) >= answers
 
         pieces = (*row.sent, behind.request) if behind is not None else row.sent
         hostile, found = await self._play(pieces, row.then, whole, with_victims)
-        scene = self._scene(hostile, behind)
-        found += scene.common()
-        found += judge_request(row, scene)
-        await self._end(found)
-        return found
+        return await self._end(found, hostile, partial(judge_request, row), behind)
 
     async def response(self, row: Response) -> list[str]:
         await self._begin()
@@ -71,28 +68,22 @@ class Stage:
         self._upstream.hostile, self._upstream.early = (row.sent, row.then), row.early
 
         def whole(received: bytes) -> bool:
-            return any(read(received, [method], False).finals for read in (responses_by_llhttp, responses_by_ours))
+            return bool(read_responses(received, [method]).finals)
 
         hostile, found = await self._play(row.ask, "open", whole)
-        scene = self._scene(hostile, None)
-        found += scene.common()
-        found += judge_response(row, method, scene)
-        await self._end(found)
-        return found
+        return await self._end(found, hostile, partial(judge_response, row, method))
 
     async def anything(self, sent: Pieces, answered: tuple[Pieces, str] | None = None) -> list[str]:
-        """Play any bytes. Victims are untouched, and the upstream's readers agree."""
+        """Play any bytes. Victims are untouched, and the upstream's reader reads all."""
         await self._begin()
         self._upstream.hostile = answered
         methods = [method_of(sent)]
 
         def whole(received: bytes) -> bool:
-            return bool(responses_by_llhttp(received, methods, False).finals)
+            return bool(read_responses(received, methods).finals)
 
         hostile, found = await self._play(sent, "open", whole, briefly=True)
-        found += self._scene(hostile, None).common()
-        await self._end(found)
-        return found
+        return await self._end(found, hostile, lambda _: [])
 
     async def _play(
         self, sent: Pieces, then: str, whole: Callable[[bytes], bool], with_victims: bool = True, briefly: bool = False
@@ -131,16 +122,25 @@ class Stage:
             assert not await self.pair(), "a victim is not served, though nobody is hostile"
         self._clean = False  # until the row has ended
 
-    async def _end(self, found: list[str]) -> None:
+    async def _end(
+        self, found: list[str], hostile: Client, judge: Callable[[Scene], list[str]], behind: Victim | None = None
+    ) -> list[str]:
+        """All faults of a row, which is over."""
+        scene = Scene(self._upstream, self._authority, hostile, self._victims, behind)
+        found += scene.common() + judge(scene)
+        self._leave()
+        self._clean = not found
+        return found
+
+    def _leave(self) -> None:
         for client in self._clients:
             client.cut()
         self._clients, self._victims = [], []
         self._upstream.hostile, self._upstream.early = None, False
-        self._clean = not found
 
     async def clear(self) -> None:
         """Close everything, so that nothing of this row is left for the next."""
-        await self._end([])
+        self._leave()
         await self._upstream.reset()
 
     # ---- victims ----
@@ -167,9 +167,6 @@ class Stage:
         first, second = await self._beside(), await self._beside()
         return await first.released() + await second.released()
 
-    def _scene(self, hostile: Client, behind: Victim | None) -> Scene:
-        return Scene(self._upstream, self._authority, hostile, self._victims, behind)
-
 
 class Beside:
     """A victim whose answer the upstream holds."""
@@ -193,11 +190,9 @@ class Beside:
         client, methods = self._client, [self._victim.method]
         await client.within(
             self._wait_s if self._arrived else 0,
-            lambda: client.end != "open" or bool(responses_by_llhttp(bytes(client.received), methods, False).finals),
+            lambda: client.end != "open" or bool(read_responses(bytes(client.received), methods).finals),
         )
-        data, ended = bytes(client.received), client.end == "fin"
-        readings = [read(data, methods, ended) for read in (responses_by_llhttp, responses_by_ours)]
-        return self._victim.wrongs_below(readings)
+        return self._victim.wrongs_below(read_responses(bytes(client.received), methods, client.end == "fin"))
 
 
 def _answers(outcome: Outcome, followed: bool) -> int:

@@ -8,7 +8,7 @@ import json
 import socket
 from typing import Final
 
-from tests.attack.readers import plain_request
+from tests.attack.readers import plain
 from tests.attack.rows import Pieces
 from tests.peer import Peer, holds_in_time
 from tests.relay.http1 import Malformed, Message, Reader
@@ -46,7 +46,7 @@ class Link(Peer):
                 self.write(CONTINUE)
         for request in self.incoming.done[self._read :]:
             self._read += 1
-            self._upstream.arrived(self, plain_request(request))
+            self._upstream.arrived(self, plain(request))
 
     def on_end(self) -> None:
         self.on_close()

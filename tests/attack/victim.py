@@ -44,12 +44,10 @@ class Victim:
         own = {field for field in got.fields if field[0] not in _OF_ANYONE}
         return [] if same and own == set(self.fields) else [f"a victim's request became {got}"]
 
-    def wrongs_below(self, readings: list[Reading]) -> list[str]:
+    def wrongs_below(self, reading: Reading) -> list[str]:
         """The faults in what it got. It must be its own answer, and nothing else."""
-        for reading in readings:
-            if len(reading.messages) != 1 or not self.is_answer(reading.messages[0]) or reading.rest or reading.fault:
-                return [f"a victim got {reading}"]
-        return []
+        its_own = len(reading.messages) == 1 and self.is_answer(reading.messages[0])
+        return [] if its_own and not reading.rest and not reading.fault else [f"a victim got {reading}"]
 
     def is_answer(self, got: Message) -> bool:
         """Whether a response is this exchange's."""

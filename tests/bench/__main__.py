@@ -10,17 +10,16 @@ import os
 import platform
 import signal
 import sys
+import sysconfig
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Final
 
 import uvloop
 
-from tests.bench import costs, crawl, fleet, guard, hostile, index, peers, proc, relay, stdio, streams
-from tests.bench.options import Options
+from tests.bench import costs, crawl, guard, hostile, index, peers, proc, relay, streams
 from tests.bench.processes import BenchFailed
-from tests.bench.python import built
-from tests.bench.report import Table, progress
+from tests.bench.report import Options, Table, progress
 
 SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "relay": relay.run,
@@ -28,26 +27,22 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "crawl": crawl.run,
     "streams": streams.run,
     "hostile": hostile.run,
-    "stdio": stdio.run,
-    "fleet": fleet.run,
     "guard": guard.run,
     "costs": costs.run,
     "peers": peers.run,
 }
-NAMED_ONLY: Final = frozenset({"fleet", "guard", "costs", "peers"})
+NAMED_ONLY: Final = frozenset({"guard", "costs", "peers"})
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
 
 _SECTIONS_HELP: Final = """\
-sections (all but fleet, guard, costs and peers, if none is named):
+sections (all but guard, costs and peers, if none is named):
   relay    what relayed messages cost: the traffic of real clients by kind, mixed, and one ping; Envoy, taskgate
-  index    a filtered page out of 1,000, 10,000 and 50,000 tasks: the index, and through the gateway; memory
+  index    a filtered page out of 50,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
-  streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
+  streams  memory per open event stream, and of 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
-  stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
-  fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, a lost replica; needs haproxy
-  guard    CPU of each kind of traffic in this tree against another commit, 10 % more fails; and with all guards on
+  guard    CPU of each kind of traffic in this tree against another commit; 10 % more fails
   costs    what each kind of server is asked a minute, in this tree and another commit's; 5 % more fails (5 minutes)
   peers    beside what else you could use: nginx, HAProxy, Envoy, FastMCP, mcp-proxy, ContextForge (3 minutes)
 
@@ -80,7 +75,11 @@ def _options(given: list[str]) -> Options:
 def _machine() -> str:
     packages = [f"{name} {version(name)}" for name in ("taskgate", "aiohttp", "httptools", "uvloop", "msgspec")]
     system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    return ", ".join([system, built()[0], *packages])
+    optimized = "--enable-optimizations" in f"{sysconfig.get_config_var('CONFIG_ARGS')}" or sys.base_prefix == "/usr"
+    build = (
+        f"python {platform.python_version()} of {sys.base_prefix}{'' if optimized else ', not optimized as Envoy is'}"
+    )
+    return ", ".join([system, build, *packages])
 
 
 async def _measure(options: Options) -> None:
@@ -102,8 +101,6 @@ def main() -> int:
         print("bench: memory and CPU time are read from /proc, which this system does not have", file=sys.stderr)
         return 1
     print(_machine())
-    if (warning := built()[1]) is not None:
-        print(warning)
     print("Ratios hold within this run; the machine may be busy with other things at any moment.")
     proc.pin(0, proc.cores().others)
     try:

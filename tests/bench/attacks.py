@@ -98,17 +98,8 @@ def _pipelined() -> bytes:
     return request(b"GET " + TARGET) * REQUESTS
 
 
-def _strangers() -> bytes:
-    return b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * REQUESTS
-
-
 def _heads() -> bytes:
     return request(b"GET " + TARGET, *[b"a:"] * 250) * HEADS
-
-
-def _named() -> bytes:
-    """An error names a field of 60 kB of NEL, which no log shows as it is."""
-    return request(b"GET " + TARGET, b"Connection: mcp-" + b"\x85" * 60_000) * HEADS
 
 
 def _chunks_up() -> bytes:
@@ -163,9 +154,7 @@ ATTACKS: Final[Sequence[Attack]] = (
     Attack("a forged cursor of 110,000 ids", "up", _forged),
     Attack("a spelled cursor of 27,000 escapes", "up", _spelled),
     Attack("pipelined tiny requests", "up", _pipelined, REQUESTS, REQUESTS),
-    Attack("pipelined, of a stranger's host", "up", _strangers, REQUESTS, REQUESTS),
     Attack("pipelined heads of 250 fields", "up", _heads, HEADS, HEADS),
-    Attack("pipelined heads that an error names", "up", _named, HEADS, HEADS),
     Attack("chunks of one byte, up", "up", _chunks_up, 2 * MIB // 6),
     Attack("segments of one byte, up", "up", _segments_up, SEGMENTS, piece_bytes=1),
     Attack("initialize of numbers", "down", functools.partial(_tokens, b"0"), asks=_INITIALIZE),

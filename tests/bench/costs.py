@@ -29,9 +29,8 @@ from gateway import config
 from gateway.app import App
 from tests.bench import proc
 from tests.bench.guard import check_out
-from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, stop
-from tests.bench.report import Column, Table, progress
+from tests.bench.report import Column, Options, Table, progress
 from tests.launch import ROOT
 from tests.model.virtual import VirtualLoop
 from tests.relay.messages import Json, answer, call, post

@@ -1,11 +1,13 @@
-"""A client of one session over one kept-alive connection, as lean as can be; an answer without a result is an error."""
+"""Clients over one kept-alive connection, as lean as can be: one that counts what comes, and one with a session."""
 
 import asyncio
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+import httptools
 import orjson
 
+from tests.bench.attacks import PIECE_BYTES, pieces
 from tests.bench.processes import BenchFailed
 from tests.parsed import Parsed
 
@@ -13,29 +15,78 @@ PROTOCOL_VERSION: Final = "2025-11-25"
 ANSWER_SECONDS: Final = 300.0
 
 
-class Client(Parsed):
-    """One session. Make it with `connect`."""
+class Connection(Parsed):
+    """It counts what comes, and whole responses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = asyncio.Event()
+        self.sent_bytes = self.received_bytes = self.body_bytes = self.answered = self.refused = 0
+        self.is_cut = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_cut = True
+        self.writable.set()
+        self.changed.set()
+
+    def data_received(self, data: bytes) -> None:
+        self.received_bytes += len(data)
+        try:
+            super().data_received(data)
+        except httptools.HttpParserError:
+            self.is_cut = True
+        self.changed.set()
+
+    def on_body(self, data: bytes) -> None:
+        self.body_bytes += len(data)
+
+    def on_message_complete(self) -> None:
+        status = self.parser.get_status_code()
+        self.answered += status >= 200
+        self.refused += status >= 400
+
+    async def send(self, data: bytes, piece_bytes: int = PIECE_BYTES) -> None:
+        """Send bytes, no faster than they are taken; a connection that is cut takes none."""
+        for piece in pieces(data, piece_bytes):
+            await self.writable.wait()
+            if self.is_cut:
+                return
+            self.transport.write(piece)
+            self.sent_bytes += len(piece)
+            await asyncio.sleep(0)  # else the loop writes small pieces as one
+
+    async def answers(self, count: int) -> None:
+        """Return when that many responses have come, or the connection has ended."""
+        while self.answered < count and not self.is_cut:
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def begins(self) -> None:
+        """Return when a part of a body has come, or the connection has ended."""
+        while not self.body_bytes and not self.is_cut:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+class Client(Connection):
+    """One session. Make it with `connect`. An answer without a result is an error."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
         parts = urlsplit(url)
-        self._target = parts.path + (f"?{parts.query}" if parts.query else "")
+        self._path = parts.path
         self._fields = {
             "Host": parts.netloc,
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
             "Mcp-Protocol-Version": PROTOCOL_VERSION,
         }
-        self.body_bytes = 0
-        self._answer: asyncio.Future[bytes] | None = None
         self._body = bytearray()
 
     @classmethod
     async def connect(cls, url: str) -> Self:
-        parts = urlsplit(url)
-        _, client = await asyncio.get_running_loop().create_connection(
-            lambda: cls(url), parts.hostname or "", parts.port or 80
-        )
+        parts, loop = urlsplit(url), asyncio.get_running_loop()
+        _, client = await loop.create_connection(lambda: cls(url), parts.hostname or "", parts.port or 80)
         return client
 
     async def another(self, url: str) -> Self:
@@ -44,10 +95,6 @@ class Client(Parsed):
         other._fields |= {name: value for name, value in self._fields.items() if name != "Host"}
         return other
 
-    @property
-    def session(self) -> str:
-        return self._fields["Mcp-Session-Id"]
-
     async def initialize(self) -> None:
         """Open a session."""
         client = {"name": "bench", "version": "1"}
@@ -55,41 +102,32 @@ class Client(Parsed):
         await self.post(orjson.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}))
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of a request."""
-        message = orjson.loads(await self.post(request_body(method, params)))
+        """The result of a request, which may come as JSON or as an event stream."""
+        body = await self.post(request_body(method, params))
+        lines = [line.removeprefix(b"data:") for line in body.splitlines() if line.startswith(b"data:")]
+        message = orjson.loads(lines[-1] if lines else body)
         if "result" not in message:
             raise BenchFailed(f"{method} was answered {message}")
         result: dict[str, Any] = message["result"]
         return result
 
     async def post(self, body: bytes) -> bytes:
-        status, answer = await self.exchange(body)
-        if status not in (200, 202):
-            raise BenchFailed(f"answered {status}: {answer.decode(errors='replace')}")
-        self.body_bytes += len(answer)
-        return answer
-
-    async def exchange(self, body: bytes, **more: str) -> tuple[int, bytes]:
-        """Status and body of the answer to a POST with some more header fields, `_` in their names for `-`."""
-        self._answer = asyncio.get_running_loop().create_future()
-        self.parser = self.reads(self)
         self._body.clear()
-        self.transport.write(self.request(body, **more))
-        answer = await asyncio.wait_for(self._answer, ANSWER_SECONDS)
-        return self.parser.get_status_code(), answer
+        wanted = self.answered + 1
+        self.transport.write(self.request(body))
+        await asyncio.wait_for(self.answers(wanted), ANSWER_SECONDS)
+        if self.answered < wanted:
+            raise BenchFailed("the connection was closed before the answer")
+        if self.parser.get_status_code() not in (200, 202):
+            raise BenchFailed(f"answered {self.parser.get_status_code()}: {self._body.decode(errors='replace')}")
+        return bytes(self._body)
 
-    def request(self, body: bytes, **more: str) -> bytes:
-        given = self._fields | {name.replace("_", "-"): value for name, value in more.items()}
-        fields = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        head = f"POST {self._target} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
-        return head.encode() + body
+    def request(self, body: bytes) -> bytes:
+        fields = "".join(f"{name}: {value}\r\n" for name, value in self._fields.items())
+        return f"POST {self._path} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     def close(self) -> None:
         self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(BenchFailed("the connection was closed before the answer"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"mcp-session-id":
@@ -97,11 +135,6 @@ class Client(Parsed):
 
     def on_body(self, data: bytes) -> None:
         self._body += data
-
-    def on_message_complete(self) -> None:
-        assert self._answer is not None
-        if not self._answer.done():
-            self._answer.set_result(bytes(self._body))
 
 
 def request_body(method: str, params: dict[str, Any]) -> bytes:

@@ -1,89 +1,118 @@
-"""Section `index`: what a page out of many tasks costs, and what an index of them takes.
+"""Section `index`: what a page of 100 out of 50,000 tasks costs, and what an index of them takes.
 
-How: random queries of five kinds (questions.py), 200 of each, for pages of 100 tasks, straight from the index in a
-process of its own (index_worker.py). Each query is asked twice and the better time counts, so that the slowest is the
-slowest query and not the moment when the machine was busy elsewhere. Rates are in index_rates.py.
+How: random queries of five kinds (questions.py), 200 of each, straight from the index in a process of its own
+(index_worker.py). Each query is asked twice and the better time counts, so that the slowest is the slowest query and
+not the moment when the machine was busy elsewhere.
+
+Then rates, beside relayed pings: the kinds of queries, another each time; one query again and again; and a ping,
+through a gateway of its own on the same core. Each goes over 32 connections in a closed loop; they take turns, in short
+rounds. A figure is that of the median round, a ratio the median of the ratios of all rounds.
 """
 
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from tests.bench import index_rates, proc
+from tests.bench import proc
+from tests.bench.httpclient import Client, request_body
 from tests.bench.index_worker import PAGE, REPEATS
-from tests.bench.options import Options
-from tests.bench.processes import child
-from tests.bench.questions import KINDS, PER_KIND
-from tests.bench.report import Column, Goal, Table, progress, ratio
+from tests.bench.legacy import WARM, filled
+from tests.bench.processes import BenchFailed, child, gateway
+from tests.bench.questions import KINDS, PER_KIND, questions
+from tests.bench.relay import Way, turned
+from tests.bench.report import Column, Goal, Options, Table, progress
+from tests.bench.traffic import CONNECTIONS
 
-SIZES: Final = (1_000, 10_000, 50_000)
-LARGE: Final = SIZES[-1]  # index.tasks_max, unless it is configured
-TASKS_GROWN_MIN: Final = 50_000  # fewer are measured in several indexes: memory grows by arenas of 1 MiB
+TASKS: Final = 50_000  # index.tasks_max, unless it is configured
 BYTES_GOAL: Final = 700
 PAGE_US_GOAL: Final = 1_000
 QUERY_US_GOAL: Final = 20_000
 HOLD_US_GOAL: Final = 20_000
+CRAWLED_PAGE: Final = 1_000
+SECONDS: Final = 0.5
+PING: Final = "a relayed ping"
+ROUND: Final = "round"
+SAME: Final = "the same list again"
+SAME_GOAL: Final = 0.65  # of a ping's requests/s
+OTHER_GOAL: Final = 0.3  # ... another list each time
 
 
 async def run(options: Options) -> list[Table]:
-    straight, memory = {}, {}
-    for count in SIZES:
-        progress(f"index: {count:,} tasks, straight")
-        straight[count] = await _ask("queries", tasks=count)
-        progress(f"index: {count:,} tasks, memory")
-        memory[count] = await _ask("memory", tasks=count, copies=max(1, TASKS_GROWN_MIN // count))
-    return [_queries(straight), await index_rates.run(options), _pages(straight), _memory(memory)]
+    progress("index: straight")
+    straight = await _ask("queries")
+    progress("index: memory")
+    memory = await _ask("memory")
+    return [_straight(straight, memory["bytes"]), await _rates(options)]
 
 
-async def _ask(do: str, **arguments: Any) -> dict[str, Any]:
+async def _ask(do: str) -> dict[str, Any]:
     async with child(proc.cores().measured, "index_worker") as worker:
-        return await worker.ask(do, **arguments)
+        return await worker.ask(do, tasks=TASKS)
 
 
-def _queries(straight: dict[int, Any]) -> Table:
-    title = f"A page of {PAGE} tasks straight from the index, {PER_KIND} random queries of each kind"
-    table = Table(title, "tasks, criteria", [Column("median us"), Column("slowest us")])
-    for count, figures in straight.items():
-        for kind in KINDS:
-            table.add(f"{count:>9,}  {kind}", figures["kinds"][kind]["median_us"], figures["kinds"][kind]["max_us"])
-        if count == LARGE:
-            slowest_us = max(figures["kinds"][kind]["max_us"] for kind in KINDS)
-            table.goals.append(Goal(f"slowest query of {count:,} tasks", QUERY_US_GOAL, "us", slowest_us))
-    table.notes.append(f"CPU time, the better of {REPEATS}; every second query goes on behind a cursor")
+def _straight(figures: dict[str, Any], task_bytes: float) -> Table:
+    title = f"Straight from an index of {TASKS:,} tasks: {PER_KIND} random queries of each kind, and pages of a crawl"
+    table = Table(title, f"a page of {PAGE} tasks", [Column("median us"), Column("slowest us")])
+    for name, times in figures.items():
+        table.add(name, times["median_us"], times["max_us"])
+    read, put = figures["read it"], figures["put new tasks"]
+    slowest_us = max(figures[kind]["max_us"] for kind in KINDS)
+    table.goals += [
+        Goal("slowest query", QUERY_US_GOAL, "us", slowest_us),
+        Goal("to index a page, read included", PAGE_US_GOAL, "us", read["median_us"] + put["median_us"]),
+        Goal("slowest turn that takes in a page", HOLD_US_GOAL, "us", put["max_us"]),
+        Goal("memory per task", BYTES_GOAL, "bytes", task_bytes),
+    ]
+    table.notes.append(f"CPU time, of a query the better of {REPEATS}; every second query goes on behind a cursor")
     return table
 
 
-def _pages(straight: dict[int, Any]) -> Table:
-    table = Table(
-        f"us to take in a page of {PAGE} tasks, as a crawl does at its end",
-        "tasks in the index",
-        [Column("read it, median"), Column("put new tasks, median"), Column("slowest")],
-    )
-    for count, figures in straight.items():
-        read, put = (figures["pages"][what] for what in ("read", "put"))
-        table.add(f"{count:,}", read["median_us"], put["median_us"], put["max_us"])
-        if count == LARGE:
-            page_us = read["median_us"] + put["median_us"]
-            table.goals.append(Goal("to index a page, read included", PAGE_US_GOAL, "us", page_us))
-            table.goals.append(Goal("slowest turn that takes in a page", HOLD_US_GOAL, "us", put["max_us"]))
-    return table
+async def _rates(options: Options) -> Table:
+    core, others = proc.cores()
+    async with AsyncExitStack() as stack:
+        load = await stack.enter_async_context(child(others, "load"))
+        upstream = await stack.enter_async_context(child(others, "upstream"))
+        legacy = await stack.enter_async_context(child(others, "legacy", str(CRAWLED_PAGE)))
+        relaying = await stack.enter_async_context(gateway(core, upstream.url))
+        answering = await stack.enter_async_context(gateway(core, legacy.url, {**WARM, "page_size": PAGE}))
+        pinger = await Client.connect(relaying.url)
+        await pinger.post(request_body("ping", {}))
+        client = await filled(answering.url, legacy, TASKS)
+        known = (await client.ask("tasks/list", {"order": "desc"}))["_meta"]["taskgate/total"]
+        if known != TASKS:
+            raise BenchFailed(f"of {TASKS} tasks the gateway knows {known}")
+        until = datetime.now(UTC)
+        asked = {kind: [question.params for question in questions(kind, until)] for kind in KINDS}
+        asked[SAME] = [{"status": ["working"]}]
+        bodies = {name: [request_body("tasks/list", params) for params in every] for name, every in asked.items()}
+        ping = Way(PING, relaying.url, relaying.pid)
+        ways = [(ping, [pinger.request(request_body("ping", {})).decode()])]
+        ways += [
+            (Way(name, answering.url, answering.pid), [client.request(body).decode() for body in every])
+            for name, every in bodies.items()
+        ]
+        for number in range(options.rounds):
+            progress(f"index: rates, round {number + 1}")
+            for way, requests in turned(ways, number):
+                turns = [requests[at % len(requests) :] + requests[: at % len(requests)] for at in range(CONNECTIONS)]
+                await way.measure(load, ROUND, SECONDS, turns)
+        pinger.close()
+        client.close()
+    return _table([way for way, _ in ways])
 
 
-def _memory(memory: dict[int, Any]) -> Table:
+def _table(ways: list[Way]) -> Table:
     table = Table(
-        "Bytes of memory per indexed task",
-        "tasks in the index",
-        [
-            Column("process growth"),
-            Column("the index's estimate"),
-            Column("growth / estimate", 2),
-            Column("raw JSON and id"),
-            Column("overhead measured"),
-            Column("TASK_OVERHEAD_BYTES"),
-        ],
+        f"A page of {PAGE} tasks out of {TASKS:,}, warm, {CONNECTIONS} keep-alive connections",
+        "criteria",
+        [Column("requests/s"), Column("x ping", 2), Column("gateway CPU us/request"), Column("CPU x ping", 2)],
     )
-    for count, one in memory.items():
-        grown, estimated, own = one["bytes"], one["estimated_bytes"], one["own_bytes"]
-        rest = (own, grown - own, one["estimated_overhead_bytes"])
-        table.add(f"{count:,}", grown, estimated, ratio(grown, estimated), *rest)
-        table.goals.append(Goal(f"memory per task of {count:,}", BYTES_GOAL, "bytes", grown))
-    table.notes.append(f"small indexes are measured several at a time, {TASKS_GROWN_MIN:,} tasks in all")
+    ping = ways[0]
+    for way in ways:
+        rate, cpu = (way.times(ping, ROUND, figure) for figure in ("per_second", "cpu_us"))
+        table.add(way.name, way.median(ROUND, "per_second"), rate, way.median(ROUND, "cpu_us"), cpu)
+        if way is not ping:
+            goal = SAME_GOAL if way.name == SAME else OTHER_GOAL
+            table.goals.append(Goal(f"requests/s, {way.name}", goal, "of a ping's", rate, at_least=True))
+    table.notes.append(f"median of {len(ping.rounds[ROUND])} rounds; ratios are taken within a round")
     return table

@@ -1,7 +1,7 @@
-"""The demo's legacy server in a process of its own: ten tasks a page, no filter, and it counts what it is asked.
+"""The demo's legacy server in a process of its own: it has pages and no filter, and counts what it is asked.
 
     load      a history of `tasks` into the session opened last, of which at most `live` are not finished
-    counts    requests of `tasks/*` methods so far, and how many of them began a list
+    counts    requests of `tasks/*` methods so far
 
 `python -m tests.bench.legacy PAGE_SIZE [PAGE_MS]`: what it waits before it answers with a page, 0 by default.
 """
@@ -15,20 +15,28 @@ from aiohttp import web
 
 from gateway.demo.legacy import UNFINISHED, LegacyServer
 from tests.bench import child
+from tests.bench.httpclient import Client
+from tests.bench.processes import Child
 
-SESSIONS_MAX: Final = 10_000
+# Of an index that never grows too old, so that no crawl is for its age.
+WARM: Final[dict[str, Any]] = {"max_age": "1h", "full_crawl_interval": "1h"}
+
+
+async def filled(url: str, legacy: Child, tasks: int, live: int | None = None) -> Client:
+    """A client whose session holds `tasks` that the gateway does not know yet."""
+    client = await Client.connect(url)
+    await client.initialize()
+    await legacy.ask("load", tasks=tasks, live=live)
+    return client
 
 
 class Counted(LegacyServer):
-    """A legacy server that also counts the lists that are begun, and is as slow as it is told."""
+    """A legacy server that is as slow as it is told."""
 
-    lists_begun = 0
     page_s = 0.0
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
-        message = orjson.loads(await request.read())
-        self.lists_begun += message["method"] == "tasks/list" and "cursor" not in message.get("params", {})
-        if self.page_s and message["method"] == "tasks/list":
+        if self.page_s and orjson.loads(await request.read())["method"] == "tasks/list":
             time.sleep(self.page_s)  # noqa: ASYNC251  # the loop's own clock ticks once a millisecond
         return await super().handle(request)
 
@@ -46,12 +54,11 @@ class Counted(LegacyServer):
     async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         if command["do"] == "load":
             self.fill(command["tasks"], command.get("live"))
-        requests = sum(count for method, count in self.counts.items() if method.startswith("tasks/"))
-        return {"requests": requests, "lists": self.lists_begun}
+        return {"requests": sum(count for method, count in self.counts.items() if method.startswith("tasks/"))}
 
 
 async def main() -> None:
-    server = Counted(tasks=0, page_size=int(sys.argv[1]), sessions_max=SESSIONS_MAX)
+    server = Counted(tasks=0, page_size=int(sys.argv[1]))
     server.page_s = float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.0
     await child.serve({"url": await server.start()}, server.answer)
 

@@ -1,12 +1,14 @@
-"""The load: a process that sends requests over kept-alive connections and times each answer.
+"""The load: a process that sends requests, attacks, pings and holds, as a section says, and times what it gets.
 
-    requests    closed loop: each connection sends its next request when the last was answered, for some seconds
-                (after a warm-up that is not counted) or for a number of requests; latencies in microseconds
-    transfer    one body of many bytes, down or up, timed from the request's first byte to the answer's last
-    listen      event streams on which events come at known times: their delays in microseconds, and every event that
-                did not come, came twice, out of order or on another stream
-    open        event streams, held open once each has had its first event
-    close       closes them
+    requests    closed loop over kept-alive connections: each sends its next request when the last was answered, for
+                some seconds, after a warm-up that is not counted; the median latency in microseconds
+    one         one request on a connection of its own, until it is answered, cut, or too long: an attack, by its
+                `number`, or a body of `size` bytes, down, or up as a `type`
+    ping        pings on one connection, one every 2 ms, from now on
+    pinged      ends that: how many were answered, and how long they took
+    hold        more connections, held open once each has had a part of its answer, to a ping or as an event stream
+    fill        each of them holds as much as it may, of one kind; returns at once
+    release     closes them: how many had been refused, or cut
 
 An answer that was not what it should be gives `failed`: a proxy that fails quickly must not look fast.
 """
@@ -16,45 +18,48 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable
-from time import monotonic_ns, perf_counter_ns
-from typing import Any, Final
+from time import perf_counter, perf_counter_ns
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import httptools
-import orjson
 
-from tests.bench import child
-from tests.bench.upstream import PIECE_BYTES
+from tests.bench import attacks, child
+from tests.bench.attacks import PIECE_BYTES, post, request
+from tests.bench.httpclient import Connection, request_body
 from tests.parsed import Parsed
 
 WARM_UP_SECONDS: Final = 0.2
 PATIENCE_SECONDS: Final = 120.0
+LIMIT_S: Final = 8.0  # of an attack
+PERIOD_S: Final = 0.002
 _NS: Final = 1_000_000_000
+_PING: Final = post(b"/ping/mcp", request_body("ping", {}))
+_STREAM: Final = request(b"GET /mcp", b"Accept: text/event-stream")
+Protocol = TypeVar("Protocol", bound=Parsed)
 
 
 class LoadFailed(Exception):
     """An answer was wrong, or did not come."""
 
 
+async def _connect(url: str, made: Callable[[], Protocol]) -> Protocol:
+    parts = urlsplit(url)
+    _, one = await asyncio.get_running_loop().create_connection(made, parts.hostname or "", parts.port or 80)
+    return one
+
+
 class _Run:
     """What the connections of one `requests` command share. It is done when all of them have their last answer."""
 
-    def __init__(self, connections: int, seconds: float | None, count: int | None) -> None:
-        self.measure_from_ns = perf_counter_ns() + (0 if seconds is None else int(WARM_UP_SECONDS * _NS))
+    def __init__(self, connections: int, seconds: float) -> None:
+        self.measure_from_ns = perf_counter_ns() + int(WARM_UP_SECONDS * _NS)
         self.ended_ns = 0
-        self.until_ns = None if seconds is None else self.measure_from_ns + int(seconds * _NS)
-        self.left = count - connections if count is not None else 0  # to be sent after each connection's first
+        self.until_ns = self.measure_from_ns + int(seconds * _NS)
         self.busy = connections
         self.answered = 0
         self.latencies_ns = array("Q")
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def goes_on(self, now_ns: int) -> bool:
-        """Whether another request is to be sent."""
-        if self.until_ns is not None:
-            return now_ns < self.until_ns
-        self.left -= 1
-        return self.left >= 0
 
     def end(self, now_ns: int) -> None:
         """A connection has its last answer."""
@@ -93,7 +98,7 @@ class _Requestor(Parsed):
         run.answered += 1
         if self._sent_ns >= run.measure_from_ns:
             run.latencies_ns.append(now_ns - self._sent_ns)
-        if run.goes_on(now_ns):
+        if now_ns < run.until_ns:
             self.send()
         else:
             self.idle = True
@@ -101,227 +106,158 @@ class _Requestor(Parsed):
 
 
 async def requests(command: dict[str, Any]) -> dict[str, Any]:
-    """Send `requests` in turn over `connections` for `seconds`, or `count`. `each`: a list for each connection."""
-    parts = urlsplit(command["url"])
-    loop = asyncio.get_running_loop()
-    run = _Run(command["connections"], command.get("seconds"), command.get("count"))
-    if "each" in command:
-        nexts = [itertools.cycle([text.encode() for text in texts]).__next__ for texts in command["each"]]
-    else:
-        nexts = [itertools.cycle([text.encode() for text in command["requests"]]).__next__] * command["connections"]
-    made = [
-        await loop.create_connection(functools.partial(_Requestor, run, following), parts.hostname, parts.port)
-        for following in nexts
-    ]
-    for _, requestor in made:
+    """Send requests in turn for `seconds`. `each`: a list of them for each connection."""
+    run = _Run(len(command["each"]), command["seconds"])
+    nexts = [itertools.cycle([text.encode() for text in texts]).__next__ for texts in command["each"]]
+    made = [await _connect(command["url"], functools.partial(_Requestor, run, following)) for following in nexts]
+    for requestor in made:
         requestor.send()
     try:
-        await asyncio.wait_for(run.done, (command.get("seconds") or 0) + PATIENCE_SECONDS)
+        await asyncio.wait_for(run.done, command["seconds"] + PATIENCE_SECONDS)
     finally:
-        for transport, requestor in made:
+        for requestor in made:
             requestor.idle = True
-            transport.close()
-    figures = _figures(run)
-    if command.get("count") is not None:
-        figures["latencies_us"] = [ns / 1000 for ns in run.latencies_ns]
-    return figures
-
-
-def _figures(run: _Run) -> dict[str, Any]:
+            requestor.transport.close()
     if not run.latencies_ns:
         raise LoadFailed("nothing was answered")
     seconds = (run.ended_ns - run.measure_from_ns) / _NS
     figures = {"answered": run.answered, "per_second": len(run.latencies_ns) / seconds}  # answered: the warm-up's too
-    return {**figures, **_spread_us(run.latencies_ns)}
+    return {**figures, "median_us": sorted(run.latencies_ns)[len(run.latencies_ns) // 2] / 1000}
 
 
-def _spread_us(times_ns: "array[int]") -> dict[str, float]:
-    ordered = sorted(times_ns)
-    return {
-        "median_us": ordered[len(ordered) // 2] / 1000,
-        "p99_us": ordered[len(ordered) * 99 // 100] / 1000,
-        "max_us": ordered[-1] / 1000,
-    }
-
-
-class _Transfer(Parsed):
-    """One request with a large body, or with a large answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.received_bytes = 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.writable.set()
-        if not self.done.done():
-            self.done.set_exception(LoadFailed(f"cut after {self.received_bytes} bytes: {exc}"))
-
-    def on_body(self, data: bytes) -> None:
-        self.received_bytes += len(data)
-
-    def on_message_complete(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-    async def send(self, head: bytes, size: int) -> None:
-        """Send a request whose body has `size` bytes, and wait for the answer's end."""
-        piece = b" " * PIECE_BYTES
-        self.transport.write(head)
-        for at in range(0, size, PIECE_BYTES):
-            await self.writable.wait()
-            if self.done.done():
-                break
-            self.transport.write(piece if at + PIECE_BYTES <= size else piece[: size - at])
-        await self.done
-        if (status := self.parser.get_status_code()) != 200:
-            raise LoadFailed(f"answered {status}")
-
-
-async def transfer(command: dict[str, Any]) -> dict[str, Any]:
-    """One transfer of `size` bytes: up with a POST of a `type`, else down with a GET."""
-    parts, size = urlsplit(command["url"]), command["size"]
-    kind = command.get("type")
-    head = f"Host: {parts.netloc}\r\nAccept: */*\r\n"
-    if kind is None:
-        head, up = f"GET {parts.path}?{size} HTTP/1.1\r\n{head}\r\n", 0
+async def one(command: dict[str, Any]) -> dict[str, Any]:
+    """An attack, or a body; what was sent and received of it, and how it ended."""
+    size, answers, piece_bytes = command.get("size", 0), 1, PIECE_BYTES
+    if "number" in command:
+        hostile = attacks.ATTACKS[command["number"]]
+        data, answers, piece_bytes = attacks.asked(command["number"]), hostile.answers, hostile.piece_bytes
+    elif "type" in command:
+        fields = (f"Content-Type: {command['type']}".encode(), b"Content-Length: %d" % size)
+        data = request(b"POST /sink", *fields, body=b" " * size)
     else:
-        head, up = f"POST {parts.path} HTTP/1.1\r\n{head}Content-Type: {kind}\r\nContent-Length: {size}\r\n\r\n", size
-    transport, protocol = await asyncio.get_running_loop().create_connection(_Transfer, parts.hostname, parts.port)
-    began_ns = perf_counter_ns()
+        data = request(f"GET {command['path']}?{size}".encode())
+    made, how = await _connect(command["url"], Connection), "whole"
+    sending = asyncio.create_task(made.send(data, piece_bytes))
     try:
-        await asyncio.wait_for(protocol.send(head.encode(), up), PATIENCE_SECONDS)
-    finally:
-        transport.abort()
-    if kind is None and protocol.received_bytes < size:
-        raise LoadFailed(f"{protocol.received_bytes} bytes came, not {size}")
-    return {"seconds": (perf_counter_ns() - began_ns) / _NS, "received_bytes": protocol.received_bytes}
+        async with asyncio.timeout(LIMIT_S if "number" in command else PATIENCE_SECONDS):
+            await made.answers(answers)
+    except TimeoutError:
+        how = "too long"
+    if made.is_cut and made.answered < answers:
+        how = "cut"
+    unsent = made.transport.get_write_buffer_size() if not made.is_cut else 0
+    sending.cancel()
+    made.transport.abort()
+    figures = {"sent": made.sent_bytes - unsent, "received": made.received_bytes}
+    return {**figures, "refused": made.refused, "how": how}
 
 
-class _Listener(Parsed):
-    """One event stream whose events are numbered and say when they were sent."""
-
-    def __init__(self, stream: int, events: int, delays_ns: "array[int]") -> None:
-        super().__init__()
-        self._stream = stream
-        self._events = events
-        self._delays_ns = delays_ns
-        self._came = 0
-        self._now_ns = 0
-        self._rest = b""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(f"was closed after {self._came} events: {exc}")
-
-    def _fail(self, why: str) -> None:
-        if not self.done.done():
-            self.done.set_exception(LoadFailed(f"stream {self._stream} {why}"))
-
-    def data_received(self, data: bytes) -> None:
-        self._now_ns = monotonic_ns()
-        super().data_received(data)
-
-    def on_body(self, data: bytes) -> None:
-        *events, self._rest = (self._rest + data).split(b"\n\n")
-        for event in events:
-            tick = orjson.loads(event.partition(b"data: ")[2])["params"]
-            if (tick["progressToken"], tick["progress"]) != (self._stream, self._came):
-                self._fail(f"got event {tick} and not its number {self._came}")
-            self._came += 1
-            self._delays_ns.append(self._now_ns - tick["sentNs"])
-
-    def on_message_complete(self) -> None:
-        if self._came != self._events or self._rest:
-            self._fail(f"ended after {self._came} events and {self._rest!r}")
-        elif not self.done.done():
-            self.done.set_result(None)
-
-
-async def listen(command: dict[str, Any]) -> dict[str, Any]:
-    """Hold `count` streams open at once, each with `events`, one every `period_ms`, spread evenly over that time."""
-    parts, loop = urlsplit(command["url"]), asyncio.get_running_loop()
-    count, events, period_ms = command["count"], command["events"], command["period_ms"]
-    delays_ns = array("q")
-    made = [
-        await loop.create_connection(
-            functools.partial(_Listener, number, events, delays_ns), parts.hostname, parts.port
-        )
-        for number in range(count)
-    ]
-    try:
-        for number, (transport, _) in enumerate(made):
-            target = f"/ticks?{number},{events},{period_ms},{number * period_ms // count}"
-            head = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: text/event-stream\r\n\r\n"
-            transport.write(head.encode())
-        done = asyncio.gather(*(listener.done for _, listener in made))
-        await asyncio.wait_for(done, events * period_ms / 1000 + PATIENCE_SECONDS)
-    finally:
-        for transport, listener in made:
-            listener.done.cancel()
-            transport.abort()
-    return {"events": len(delays_ns), **_spread_us(delays_ns)}
-
-
-class _Stream(asyncio.Protocol):
+class Pinger:
     def __init__(self) -> None:
-        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._head = b""
+        self._pinging: asyncio.Task[None] | None = None
+        self._ending = False
+        self._took_s: list[float] = []
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+    async def begin(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._took_s, self._ending = [], False
+        self._pinging = asyncio.create_task(self._ping(await _connect(command["url"], Connection)))
+        return {}
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.begun.done():
-            self.begun.set_exception(LoadFailed(f"a stream was closed before its first event: {exc}"))
+    async def _ping(self, one: Connection) -> None:
+        while not self._ending:
+            began_at = perf_counter()  # the loop's own clock stands still within a turn
+            one.transport.write(_PING)
+            await one.answers(len(self._took_s) + 1)
+            if one.is_cut or one.refused:
+                raise LoadFailed("a ping was refused, or cut")
+            self._took_s.append(perf_counter() - began_at)
+            await asyncio.sleep(max(0.0, began_at + PERIOD_S - perf_counter()))
+        one.transport.close()
 
-    def data_received(self, data: bytes) -> None:
-        if not self.begun.done():
-            self._head += data
-            if b"\ndata: " in self._head and self._head.endswith(b"\n\n\r\n"):
-                self.begun.set_result(None)
+    async def end(self) -> dict[str, Any]:
+        """Wait for the ping under way, and tell how long they took."""
+        assert self._pinging is not None
+        self._ending = True
+        await asyncio.wait_for(self._pinging, PATIENCE_SECONDS)
+        ordered = sorted(self._took_s)
+        return {"count": len(ordered), "median_ms": ordered[len(ordered) // 2] * 1e3, "slowest_ms": ordered[-1] * 1e3}
 
 
-class Streams:
+class Holders:
     def __init__(self) -> None:
-        self._open: list[_Stream] = []
+        self._connections: list[Connection] = []
+        self._sending: list[asyncio.Task[None]] = []
 
-    async def open(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Open `count` more, and wait for the first event of each."""
-        parts = urlsplit(command["url"])
-        head = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: text/event-stream\r\n\r\n"
+    async def hold(self, command: dict[str, Any]) -> dict[str, Any]:
+        """More connections that have been answered a ping, or have had the first event of a stream."""
         for _ in range(command["count"]):
-            transport, stream = await asyncio.get_running_loop().create_connection(_Stream, parts.hostname, parts.port)
-            transport.write(head.encode())
-            self._open.append(stream)
-            await asyncio.wait_for(stream.begun, PATIENCE_SECONDS)
-        return {"open": sum(not s.transport.is_closing() for s in self._open)}
+            one = await _connect(command["url"], Connection)
+            one.transport.write(_STREAM if command["streams"] else _PING)
+            self._connections.append(one)
+            await asyncio.wait_for(one.begins(), LIMIT_S)
+        return {"open": sum(not one.is_cut for one in self._connections)}
 
-    async def close(self) -> dict[str, Any]:
+    async def fill(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Send what makes the gateway hold `bytes` for each; who is to read nothing does not."""
+        data = _filling(command["kind"], command["bytes"])
+        for one in self._connections:
+            if command["kind"] == "unread":
+                one.transport.pause_reading()
+            self._sending.append(asyncio.create_task(one.send(data)))
+        return {}
+
+    async def release(self) -> dict[str, Any]:
         """Leave them all."""
-        for stream in self._open:
-            stream.transport.close()
-        self._open.clear()
-        return {"open": 0}
+        cut = sum(one.is_cut or one.refused > 0 for one in self._connections)
+        for sending in self._sending:
+            sending.cancel()
+        for one in self._connections:
+            one.transport.abort()
+        self._connections, self._sending = [], []
+        return {"refused": cut}
+
+
+@functools.cache
+def _filling(kind: str, size_bytes: int) -> bytes:
+    """What a client sends so that the gateway has that much of it to hold, as a request or as its response."""
+    json, events = b"Content-Type: application/json", b"Accept: text/event-stream"
+    fields = b"".join((b"x%d:" % number).ljust(size_bytes // 250 - 2, b"v") + b"\r\n" for number in range(250))
+    match kind:
+        case "body":
+            start = b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","x":"'
+            length = b"Content-Length: %d" % size_bytes
+            return request(b"POST /quiet", json, length, body=start.ljust(size_bytes, b"x"))[:-1]
+        case "pipelined":
+            return request(b"GET /quiet") + request(b"GET /quiet") * (size_bytes // 40)
+        case "head":
+            return request(b"GET /quiet")[:-2] + b"a12:b\r\n" * (size_bytes // 8)
+        case "fields":
+            return request(b"GET /quiet")[:-2] + fields
+        case "streamed":
+            return request(b"GET /event?1", events)[:-2] + fields + b"\r\n"
+        case "unread":
+            return request(b"GET /bytes?%d" % size_bytes)
+        case "event":
+            return request(b"GET /event?%d" % size_bytes, events)
+    return post(b"/result?%d" % size_bytes, attacks.INITIALIZE)
 
 
 async def main() -> None:
     """Answer commands until stdin ends."""
-    streams = Streams()
+    pinger, holders = Pinger(), Holders()
+
+    async def make(command: dict[str, Any]) -> dict[str, Any]:
+        attacks.asked(command["number"])  # before anything is measured
+        return {}
+
+    does = {"requests": requests, "one": one, "make": make}
+    does |= {"ping": pinger.begin, "hold": holders.hold, "fill": holders.fill}
+    ends = {"pinged": pinger.end, "release": holders.release}
 
     async def answer(command: dict[str, Any]) -> dict[str, Any]:
+        do = command["do"]
         try:
-            match command["do"]:
-                case "requests":
-                    return await requests(command)
-                case "transfer":
-                    return await transfer(command)
-                case "listen":
-                    return await listen(command)
-                case "open":
-                    return await streams.open(command)
-                case _:
-                    return await streams.close()
+            return await (ends[do]() if do in ends else does[do](command))
         except (LoadFailed, OSError, TimeoutError, httptools.HttpParserError) as error:
             return {"failed": f"{type(error).__name__}: {error}"}
 

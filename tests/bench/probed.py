@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from gateway import app, config
 from tests.bench import child
+from tests.bench.processes import listening
 
 PERIOD_S: Final = 0.001
-LISTEN_S: Final = 20.0
 
 
 class Probe:
@@ -34,23 +34,11 @@ class Probe:
         return {"held_ms": longest_ns / 1e6}
 
 
-async def _listens(address: config.Address) -> None:
-    async with asyncio.timeout(LISTEN_S):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection(address.host, address.port)
-            except OSError:
-                await asyncio.sleep(0.02)
-            else:
-                writer.close()
-                return
-
-
 async def main() -> None:
     """Serve until stdin ends, or the gateway does."""
     settings = config.load(Path(sys.argv[1]))
     serving = asyncio.create_task(app.run(settings, None))
-    await _listens(settings.listen)
+    await listening("the gateway", f"{settings.listen}")
     answering = asyncio.create_task(child.serve({"url": f"http://{settings.listen}/mcp"}, Probe().answer))
     await asyncio.wait({serving, answering}, return_when=asyncio.FIRST_COMPLETED)
     for task in (serving, answering):

@@ -76,18 +76,16 @@ async def gateway(
     upstream: str,
     index: dict[str, Any] | None = None,
     tree: Path = ROOT,
-    keys: dict[str, Any] | None = None,
 ) -> AsyncIterator[Served]:
-    """Run the gateway of a source tree in front of `upstream`. `keys` are further ones of its configuration."""
+    """Run the gateway of a source tree in front of `upstream`."""
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
         config: dict[str, Any] = {
             "listen": f"127.0.0.1:{listen}",
             "admin": {"listen": f"127.0.0.1:{admin}"},
             "upstreams": [{"name": "bench", "url": upstream}],
             **({} if index is None else {"index": index}),
-            **(keys or {}),
         }
-        with Gateways(Path(folder)).starting(config, by_flags=not (index or keys), tree=tree) as running:
+        with Gateways(Path(folder)).starting(config, by_flags=not index, tree=tree) as running:
             pid = running.running.popen.pid
             proc.pin(pid, core)
             try:

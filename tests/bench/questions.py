@@ -33,7 +33,8 @@ class Question:
 
 def questions(kind: str, until: datetime, seed: int = 1904) -> list[Question]:
     rng = random.Random(f"{seed}/{kind}")
-    return [_question(rng, KINDS[kind](rng, until), until, number % 2 == 1) for number in range(PER_KIND)]
+    orders = [KINDS[kind](rng, until) | {"order": rng.choice(("asc", "desc"))} for _ in range(PER_KIND)]
+    return [_question(rng, params, until, number % 2 == 1) for number, params in enumerate(orders)]
 
 
 def _question(rng: random.Random, params: _Params, until: datetime, behind: bool) -> Question:
@@ -48,37 +49,13 @@ def _question(rng: random.Random, params: _Params, until: datetime, behind: bool
     return Question(query, after, {**params, "cursor": cursor.encode(cursor.Position(query, after))})
 
 
-def _status(rng: random.Random, _: datetime) -> _Params:
-    return {"status": rng.sample(STATUSES, rng.choice((1, 2))), "order": _order(rng)}
-
-
-def _created(rng: random.Random, until: datetime) -> _Params:
-    return {**_range(rng, until, "created"), "orderBy": "createdAt", "order": _order(rng)}
-
-
-def _created_by_update(rng: random.Random, until: datetime) -> _Params:
-    return {**_range(rng, until, "created"), "order": _order(rng)}
-
-
-def _two_ranges(rng: random.Random, until: datetime) -> _Params:
-    return {**_range(rng, until, "created"), **_range(rng, until, "lastUpdated"), "order": _order(rng)}
-
-
-def _none(rng: random.Random, _: datetime) -> _Params:
-    return {"orderBy": rng.choice(("createdAt", "lastUpdatedAt")), "order": _order(rng)}
-
-
 KINDS: Final[dict[str, Callable[[random.Random, datetime], _Params]]] = {
-    "status": _status,
-    "created, in that order": _created,
-    "created, by last update": _created_by_update,
-    "created and last update": _two_ranges,
-    "none, an order alone": _none,
+    "status": lambda rng, _: {"status": rng.sample(STATUSES, rng.choice((1, 2)))},
+    "created, in that order": lambda rng, until: {**_range(rng, until, "created"), "orderBy": "createdAt"},
+    "created, by last update": lambda rng, until: _range(rng, until, "created"),
+    "created and last update": lambda rng, until: _range(rng, until, "created") | _range(rng, until, "lastUpdated"),
+    "none, an order alone": lambda rng, _: {"orderBy": rng.choice(("createdAt", "lastUpdatedAt"))},
 }
-
-
-def _order(rng: random.Random) -> str:
-    return rng.choice(("asc", "desc"))
 
 
 def _range(rng: random.Random, until: datetime, prefix: str) -> _Params:

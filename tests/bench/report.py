@@ -13,6 +13,15 @@ Value: TypeAlias = float | str | None
 
 
 @dataclass(frozen=True)
+class Options:
+    """What the command line asks for: `sections` in order, `rounds` of each interleaved figure, `against`: a commit."""
+
+    sections: tuple[str, ...]
+    rounds: int
+    against: str
+
+
+@dataclass(frozen=True)
 class Column:
     """A column's heading, unit included, and the digits behind the point that are worth reading."""
 
@@ -27,26 +36,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit, and the measured figure: below it, with `at_most` also at it, with `at_least` from it on up."""
+    """A limit, and the measured figure: at most it, with `at_least` from it on up."""
 
     what: str
     limit: float
     unit: str
     measured: float
-    at_most: bool = False
     at_least: bool = False
 
     @property
     def met(self) -> bool:
-        if self.at_least:
-            return self.measured >= self.limit
-        return self.measured < self.limit or (self.at_most and self.measured == self.limit)
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
         digits = 0 if self.measured >= 100 or self.measured == int(self.measured) else 1 if self.measured >= 10 else 2
-        word = "at least" if self.at_least else "at most" if self.at_most else "under"
-        bound = f"{word} {self.limit:,} {self.unit}".rstrip()
+        bound = f"at {'least' if self.at_least else 'most'} {self.limit:,} {self.unit}".rstrip()
         return f"goal: {self.what}: {bound}: {verdict}, {self.measured:,.{digits}f}"
 
 
@@ -85,11 +90,6 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def progress(text: str) -> None:
     print(f"bench: {monotonic() - _BEGAN_AT:4.0f} s  {text}", file=sys.stderr, flush=True)
-
-
-def ratio(value: float, base: float) -> float | None:
-    """How many times `base` a value is; None if that cannot be said."""
-    return value / base if base else None
 
 
 def spread_percent(values: Sequence[float]) -> float:

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from tests.bench import another_mix
 from tests.bench.httpclient import PROTOCOL_VERSION
 
 CALLERS: Final = 16
@@ -55,7 +54,6 @@ MIX: Final = Kind(
     "both",
     clients=(_HTTPX, _UNDICI),
 )
-ANOTHER_MIX: Final = Kind("another mix", another_mix.WEIGHTS, "both")
 KINDS: Final = (
     ONE,
     Kind("ping, ids that vary, JSON", {"ping": 1}, "odd", 0.9),
@@ -65,7 +63,6 @@ KINDS: Final = (
     Kind("tools/call, event stream", {"tools/call": 1}, "even", 1.1),
     Kind("tasks/get, event stream", {"tasks/get": 1}, "even", 1.5),
     MIX,
-    ANOTHER_MIX,
 )
 
 
@@ -78,26 +75,9 @@ class _Caller(NamedTuple):
     tasks: list[str]
 
 
-def makings(url: str) -> list[str]:
-    """Requests that make the tasks of all kinds, but for those of another mix."""
-    callers = _callers(MIX, random.Random(_SEED))
-    return [_request(caller, url, _making(task_id)) for caller in callers for task_id in caller.tasks]
-
-
-def _making(task_id: str) -> bytes:
-    params = {"name": "query", "arguments": {"taskId": task_id}, "task": {}}
-    return orjson.dumps({"method": "tools/call", "jsonrpc": "2.0", "params": params, "id": 1})
-
-
-def _callers(kind: Kind, chosen: random.Random) -> list[_Caller]:
-    return [_caller(kind.clients[number % len(kind.clients)], chosen) for number in range(CALLERS)]
-
-
 def requests(kind: Kind, url: str) -> list[list[str]]:
-    if kind is ANOTHER_MIX:
-        return another_mix.requests(url)
     chosen = random.Random(_SEED)
-    callers = _callers(kind, chosen)
+    callers = [_caller(kind.clients[number % len(kind.clients)], chosen) for number in range(CALLERS)]
     if not kind.varies:
         return [[_request(callers[0], url, _message("ping", 1, callers[0], chosen))]] * CONNECTIONS
     return [_of_connection(kind, url, callers[number % CALLERS], chosen) for number in range(CONNECTIONS)]

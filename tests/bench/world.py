@@ -4,7 +4,7 @@
     an id that is odd              JSON with a `Content-Length`
     an id that is even             an event stream of one event, in chunks, written at once
     `tasks/get`                    a working task, the same at each read
-    `tools/call`                   a text of 10 to 2,000 bytes; a task of the id that it names, if it asks for one
+    `tools/call`                   a text of 10 to 2,000 bytes
     `tools/list`                   ten tools
     `ping`                         an empty result
 
@@ -53,8 +53,6 @@ _TOOLS: Final = orjson.dumps(
 def _result(method: bytes, body: bytes, number: int) -> bytes:
     if method == b"tasks/get":
         return _TASK % _TASK_ID.search(body)[1]  # type: ignore[index]
-    if method == b"tools/call" and b'"task":{}' in body:
-        return b'{"task":%b}' % (_TASK % _TASK_ID.search(body)[1])  # type: ignore[index]
     if method == b"tools/call":
         return b'{"content":[{"type":"text","text":"%b"}]}' % (b"y" * (10 + number * 7919 % 1991))
     return _TOOLS if method == b"tools/list" else b"{}"

@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -16,8 +16,7 @@ import pytest
 
 from gateway import config
 from tests.deploy.balancers import CLIENTS_PORT, KINDS, RECIPES, REPLICAS, ports_in, running
-from tests.deploy.replicas import Replica
-from tests.launch import STOP_S, Gateways, Process, eventually, held_port, listening, port_of, ports
+from tests.launch import STOP_S, Gateways, Process, eventually, held_port, listening, port_of, ports, settings
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import LAST_CHUNK, call, chunk, event, notification, post, request, response, result, stream
@@ -29,26 +28,33 @@ SEVERAL: Final = 16
 STRAYS_MAX: Final = 2  # Envoy's table moves one session in a thousand
 
 
-class Placed(Replica):
-    """A replica with an upstream of its own, on a socket of the test's."""
+class Replica:
+    """A gateway in a process of its own, with an upstream of its own. It can be ended and started at its ports."""
 
     def __init__(self, gateways: Gateways, sock: socket.socket, listen: int, admin: int) -> None:
-        super().__init__(gateways, port_of(sock), listen, admin)
+        self.ports = listen, admin
+        self._gateways = gateways
         self._sock = sock
+        self._running = ExitStack()
 
-    def start(self, **changed: Any) -> None:
-        super().start(limits=LIMITS, **changed)
-        self.place = Place(self.gateway, self._sock)
+    def start(self) -> None:
+        """Run a gateway, which may not be ready yet."""
+        config = settings(*self.ports, port_of(self._sock), {"limits": LIMITS})
+        self.place = Place(self._running.enter_context(self._gateways.starting(config)), self._sock)
+
+    def close(self) -> None:
+        """End the gateway, if it runs, and check how it ended."""
+        self._running.close()
 
     async def restart(self) -> None:
         """Run the gateway again, once it has ended, until it is ready."""
         await asyncio.to_thread(self.close)
         self.start()
-        await asyncio.to_thread(self.gateway.wait)
+        await asyncio.to_thread(self.place.gateway.wait)
 
 
 class Fleet:
-    def __init__(self, replicas: list[Placed], balancers: dict[str, Process]) -> None:
+    def __init__(self, replicas: list[Replica], balancers: dict[str, Process]) -> None:
         self.replicas = replicas
         self.balancers = balancers
 
@@ -60,7 +66,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         replicas = []
         for _ in range(REPLICAS):
             sock = stack.enter_context(listening())
-            replicas.append(Placed(gateways, sock, *stack.enter_context(ports())))
+            replicas.append(Replica(gateways, sock, *stack.enter_context(ports())))
             stack.callback(replicas[-1].close)
             replicas[-1].start()
         for replica in replicas:

@@ -15,19 +15,17 @@ from uuid import uuid4
 
 import aiohttp
 import pytest
-import yaml
 from aiohttp import web
 
 from gateway.demo.legacy import LegacyServer, timestamp
 from tests.certificates import signed
-from tests.deploy import DEPLOY, prometheus
+from tests.deploy import prometheus
+from tests.deploy.test_dashboard import DASHBOARD, PANELS, RULES
 from tests.launch import Gateway, Gateways, held_port, port_of
 from tests.redis_process import Store, redis
 from tests.relay.test_page_tasks import workshop
 
-DASHBOARD: Final[dict[str, Any]] = json.loads((DEPLOY / "dashboard.json").read_text())
-RULES: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())
-ALERTS: Final = {rule["alert"] for group in RULES["groups"] for rule in group["rules"]}
+ALERTS: Final = {rule["alert"] for rule in RULES}
 
 PATIENCE_S: Final = 60.0  # on a busy machine; a quiet one needs 10 s for each half
 CONNECTIONS_MAX: Final = 60
@@ -43,7 +41,7 @@ def expressions(title: str | None = None) -> list[str]:
     variables = {"$__rate_interval": prometheus.RANGE, "$__range": "1m"}
     variables |= {f"${variable['name']}": ".*" for variable in DASHBOARD["templating"]["list"]}
     found = []
-    for panel in (panel for panel in DASHBOARD["panels"] if title in (None, panel["title"])):
+    for panel in (panel for panel in PANELS if title in (None, panel["title"])):
         for target in panel.get("targets", ()):
             expression = target["expr"]
             for name in sorted(variables, key=len, reverse=True):
@@ -286,11 +284,10 @@ async def stage(directory: Path, upstreams: dict[str, Upstream]) -> AsyncIterato
 
 
 def test_each_summary_names_the_instance_and_the_upstream() -> None:
-    for group in RULES["groups"]:
-        for rule in group["rules"]:
-            summary = rule["annotations"]["summary"]
-            assert "$labels.instance" in summary, summary
-            assert "$labels.upstream" in summary or "upstream" not in rule["expr"], summary
+    for rule in RULES:
+        summary = rule["annotations"]["summary"]
+        assert "$labels.instance" in summary, summary
+        assert "$labels.upstream" in summary or "upstream" not in rule["expr"], summary
 
 
 async def test_the_dashboard_has_the_tasks_that_were_made(tmp_path: Path) -> None:

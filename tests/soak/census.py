@@ -32,12 +32,8 @@ _OURS: Final = "gateway."
 # a few values; hashes of the callers of 200 sessions (DESIGN 7.11).
 _STAYS: Final = (
     *("gateway.mcp.capabilities.Server", "gateway.caller_identity.Key", "gateway.operate.metrics._Durations"),
-    *(
-        "gateway.operate.request_rates._Sample",
-        "gateway.operate.recent_failures.Failures",
-        "gateway.operate.recent_failures.Reason",
-    ),
-    "gateway.upstream.identity_drift._Seen",
+    *("gateway.operate.request_rates._Sample", "gateway.operate.recent_failures.Failures"),
+    *("gateway.operate.recent_failures.Reason", "gateway.upstream.identity_drift._Seen"),
 )
 
 

@@ -18,13 +18,8 @@ from tests.soak.plan import Conversation, Death, Departure, Dice, Exchange, Made
 
 INSPECTED_BYTES_MAX: Final = 100_000
 SETTINGS: Final[Json] = {**census.SETTINGS, "limits": {"inspected_body_bytes_max": INSPECTED_BYTES_MAX}}
-_METHODS: Final = (
-    b"POST",
-    b"POST",
-    b"PUT",
-    b"PATCH",
-    b"PROPFIND",
-)  # a message is read before it goes up only in a POST
+# A message is read before it goes up only in a POST.
+_METHODS: Final = (b"POST", b"POST", b"PUT", b"PATCH", b"PROPFIND")
 _SMALL_BYTES_MAX: Final = 1500  # a message that is cut at every byte
 _BYTES: Final = (90, 90, 5_000, 90_000, 200_000, 200_000, 400_000)  # of bodies; beside small ones
 _STEP: Final = 0.618  # of a message: few bytes are spread over it, and in the end it is all of them

@@ -22,7 +22,6 @@ BODY_BYTES_MAX: Final = 600_000
 EXACT: Final = b'"exact":123456789012345678901234567890.10'  # which no parser of numbers keeps
 STATUSES: Final = ("working", "completed", "failed", "input_required", "cancelled")
 MARK: Final = b"X-Exchange"
-NOT_IN_TRAILERS: Final = (b"content-length", b"transfer-encoding", b"connection", b"authorization", b"mcp-session-id")
 _OCTETS: Final = b"Content-Type: application/octet-stream"
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
 
@@ -95,7 +94,6 @@ class Exchange:
     death: Death | None = None
     is_cut: bool = False  # the client leaves before it has sent all of the request
     is_slow: bool = False  # the upstream reads the body of the request a little later
-    behind: bytes = b""  # what the upstream sends with the end of its response, and nobody asked for
     is_hostile: bool = False  # the request or the response can be read in no way, or in two: all but another's is right
 
     @property
@@ -104,7 +102,7 @@ class Exchange:
 
     @property
     def is_closing(self) -> bool:
-        return self.kind.endswith("until the end")
+        return self.kind == "until the end"
 
     @property
     def is_safe(self) -> bool:
@@ -324,5 +322,4 @@ def mark_cut(made: Conversation) -> None:
 
 
 def _ends(exchange: Exchange) -> bool:
-    closes = exchange.is_closing or b" HTTP/1.0\r\n" in exchange.asked[:100]
-    return closes or exchange.stays_open or exchange.is_hostile
+    return exchange.is_closing or exchange.stays_open or exchange.is_hostile

@@ -1,6 +1,6 @@
 """Storms: no whole answer is wrong, no body that was cut looks whole, on either side (DESIGN 3.5), and nothing is left.
 
-STORM_EXCHANGES and CUTS_EXCHANGES set the numbers, `python -m tests.soak` plays more.
+STORM_EXCHANGES and CUTS_EXCHANGES set the numbers, STORM_SEED the first conversation.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from tests.soak.upstream import Upstream
 
 EXCHANGES: Final = int(os.environ.get("STORM_EXCHANGES", "800"))
 CUT: Final = int(os.environ.get("CUTS_EXCHANGES", "500"))
+SEED: Final = int(os.environ.get("STORM_SEED", "1"))
 WARM_UP: Final = 400
 WARM_UP_OF_CUTS: Final = 200
 PLAYS_MAX: Final = 3  # a leak grows in each; a table that was grown only once, in one
@@ -33,7 +34,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
 async def test_a_storm_leaves_everything_as_it_was(gateways: Gateways) -> None:
     asyncio.get_running_loop().set_debug(False)
     async with Upstream() as upstream, process(gateways, upstream) as gate:
-        report = await storm.blow(gate, upstream, 1, EXCHANGES, WARM_UP)
+        report = await storm.blow(gate, upstream, SEED, EXCHANGES, WARM_UP)
     assert report.promised > EXCHANGES / 3
     assert not report.findings, str(report)
 
@@ -77,6 +78,6 @@ async def test_an_idle_connection_to_the_upstream_holds_nothing_of_its_last_exch
 async def test_either_side_dies_at_any_byte_of_any_framing(gateways: Gateways) -> None:
     asyncio.get_running_loop().set_debug(False)
     async with Upstream() as upstream, process(gateways, upstream, cuts.SETTINGS) as gate:
-        report = await storm.blow(gate, upstream, 1, CUT, WARM_UP_OF_CUTS, cuts.draw)
+        report = await storm.blow(gate, upstream, SEED, CUT, WARM_UP_OF_CUTS, cuts.draw)
     assert report.promised > 0
     assert not report.findings, str(report)

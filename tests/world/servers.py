@@ -7,17 +7,19 @@ are the same in every run, so that sizes are too.
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Final, Literal
 from zlib import crc32
 
+from tests.launch import Gateway, listening, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import TASKS_CAPABILITY, Json, answer, dumps, fault, result
-from tests.relay.rig import body
+from tests.relay.rig import Place, Script, body, rig_at
 
 EPOCH: Final = datetime(2026, 11, 1, tzinfo=UTC)
 UNFINISHED: Final = ("working", "input_required")
@@ -197,6 +199,15 @@ class Server:
         if len(tasks) > start + len(page) or (self.kind.full_names_next and len(page) == self.kind.page_size):
             whole["nextCursor"] = page[-1]["taskId"]
         return result(request_id, whole)
+
+
+@asynccontextmanager
+async def at(script: Script) -> AsyncIterator[str]:
+    """The URL of an upstream that answers so."""
+    with listening() as sock:
+        async with rig_at(Place(Gateway(0, 0), sock)) as rig:
+            rig.serve(script)
+            yield f"http://127.0.0.1:{port_of(sock)}/mcp"
 
 
 def pages_by_hand(server: Server, **params: object) -> Iterator[Json]:

@@ -15,12 +15,11 @@ import pytest
 
 from gateway.cli.table import SHOWN_CHARS_MAX
 from tests.forked import Ended, forked
-from tests.launch import Gateway, listening, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, dumps, response, result, task
-from tests.relay.rig import Place, rig_at
 from tests.world.hostile import WELL_KNOWN, Hostile, nested
+from tests.world.servers import at
 
 EXAMPLES: Final = int(os.environ.get("HOSTILE_EXAMPLES", "120"))
 AT_ONCE: Final = 8
@@ -33,10 +32,8 @@ _COPY: Final = "exec 3<>/dev/tcp/127.0.0.1/$0; cat <&3 & cat >&3; kill $!"
 @asynccontextmanager
 async def serving(server: Hostile, over_http: bool) -> AsyncIterator[list[str]]:
     if over_http:
-        with listening() as sock:
-            async with rig_at(Place(Gateway(0, 0), sock)) as rig:
-                rig.serve(server)
-                yield [f"http://127.0.0.1:{port_of(sock)}/mcp"]
+        async with at(server) as url:
+            yield [url]
     else:
         async with await asyncio.start_server(server.lines, "127.0.0.1", 0, limit=2**24) as lines:
             yield ["--", "bash", "-c", _COPY, str(lines.sockets[0].getsockname()[1])]
@@ -174,10 +171,8 @@ async def at_a_login(metadata: Callable[[], bytes]) -> Ended:
             return metadata()
         return response(b"", status=b"401 Unauthorized")
 
-    with listening() as sock:
-        async with rig_at(Place(Gateway(0, 0), sock)) as rig:
-            rig.serve(script)
-            return await forked("try", f"http://127.0.0.1:{port_of(sock)}/mcp")
+    async with at(script) as url:
+        return await forked("try", url)
 
 
 @pytest.mark.parametrize("over_http", [True, False], ids=["HTTP", "stdio"])

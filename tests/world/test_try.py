@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
@@ -23,14 +24,11 @@ from tests.launch import (
     COMMAND,
     NO_AUTHORITIES,
     ROOT,
-    Gateway,
     Gateways,
     Json,
     changes,
     command,
     eventually,
-    listening,
-    port_of,
     run,
 )
 from tests.peer import Peer
@@ -46,7 +44,7 @@ from tests.relay.messages import (
     result,
     stream,
 )
-from tests.relay.rig import Place, Script, body, own, rig_at
+from tests.relay.rig import body, own
 from tests.tools import open_terminal
 from tests.trials import (
     AGE,
@@ -64,7 +62,7 @@ from tests.trials import (
     text_of,
 )
 from tests.witness import on_the_way
-from tests.world.servers import KINDS, UNFINISHED, Kind, Server, pages_by_hand, shown
+from tests.world.servers import KINDS, UNFINISHED, Kind, Server, at, pages_by_hand, shown
 
 TASKS: Final = 150
 LIVE: Final = 5
@@ -89,12 +87,24 @@ YES: Final = ("taskgate saves requests", "taskgate helps", "taskgate may help", 
 each = pytest.mark.parametrize("name", KINDS)
 
 
-@asynccontextmanager
-async def at(server: Server) -> AsyncIterator[str]:
-    with listening() as sock:
-        async with rig_at(Place(Gateway(0, 0), sock)) as rig:
-            rig.serve(server)
-            yield f"http://127.0.0.1:{port_of(sock)}/mcp"
+def filled() -> Server:
+    server = Server(KINDS["TypeScript SDK 1.x"])
+    server.fill(TASKS, LIVE)
+    return server
+
+
+class Saying(Server):
+    """A server whose answer to `initialize` says that, too."""
+
+    def __init__(self, name: str, **members: object) -> None:
+        super().__init__(KINDS[name])
+        self._members = members
+
+    def said(self, message: Json) -> Json:
+        said = super().said(message)
+        if message["method"] == "initialize":
+            said["result"] |= self._members
+        return said
 
 
 async def said(*arguments: str) -> tuple[int, str]:
@@ -176,28 +186,14 @@ async def test_a_tool_that_makes_no_task_is_asked_about() -> None:
 
 
 async def test_a_server_that_says_that_it_filters_needs_no_gateway() -> None:
-    class Native(Server):
-        def said(self, message: Json) -> Json:
-            said = super().said(message)
-            if message["method"] == "initialize":
-                said["result"]["capabilities"] = {"tasks": {"list": {"filter": {"status": True}}}}
-            return said
-
-    facts = await tried(Native(KINDS["any that filters and does not say so"]), verdict=BY_ITSELF)
+    can = {"tasks": {"list": {"filter": {"status": True}}}}
+    facts = await tried(Saying("any that filters and does not say so", capabilities=can), verdict=BY_ITSELF)
     assert facts["filters"] == "declared"
 
 
 async def test_a_server_that_denies_its_list_has_none() -> None:
     """Some write `false` in place of leaving a capability out."""
-
-    class Denying(Server):
-        def said(self, message: Json) -> Json:
-            said = super().said(message)
-            if message["method"] == "initialize":
-                said["result"]["capabilities"] = {"tasks": {"list": False}}
-            return said
-
-    async with at(Denying(KINDS["mcp-go"])) as url:
+    async with at(Saying("mcp-go", capabilities={"tasks": {"list": False}})) as url:
         status, text = await said("try", url)
         assert (status, "declares no tasks/list" in text) == (1, True)
         status, text = await said("tasks", url)
@@ -205,8 +201,7 @@ async def test_a_server_that_denies_its_list_has_none() -> None:
 
 
 async def test_a_long_list_is_read_as_far_as_is_allowed() -> None:
-    server = Server(KINDS["TypeScript SDK 1.x"])
-    server.fill(TASKS, LIVE)
+    server = filled()
     verdict = "taskgate helps here: this server's list has more than 3 pages. Try --pages 30."
     facts = await tried(server, "--pages", "3", verdict=verdict)
     assert (facts["by_hand"]["requests"], facts["by_hand"]["whole"], "first" in facts) == (3, False, False)
@@ -236,8 +231,7 @@ async def test_a_list_whose_cursors_come_again_is_no_long_list(cursors: list[str
 @pytest.mark.parametrize("command", ["try", "tasks"])
 async def test_a_redirect_to_an_address_with_a_query_is_followed_to_the_end(command: str, to: str) -> None:
     """The gateway in front was to have it as its url, which has no query: `--upstream: expected ...`."""
-    server = Server(KINDS["TypeScript SDK 1.x"])
-    server.fill(TASKS, LIVE)
+    server = filled()
 
     async def script(request: Message, peer: Peer) -> bytes | None:
         if b"?key=1" in request.target:
@@ -245,10 +239,8 @@ async def test_a_redirect_to_an_address_with_a_query_is_followed_to_the_end(comm
         there = to.replace("AUTHORITY", (request.value(b"host") or b"").decode())
         return response(b"", b"Location: " + there.encode(), status=b"307 Temporary Redirect")
 
-    with listening() as sock:
-        async with rig_at(Place(Gateway(0, 0), sock)) as rig:
-            rig.serve(script)
-            status, text = await said(command, f"http://127.0.0.1:{port_of(sock)}/mcp")
+    async with at(script) as url:
+        status, text = await said(command, url)
     assert (status, "secret" in text) == (0, False), text
 
 
@@ -409,9 +401,7 @@ async def on_a_terminal(*arguments: str, until: str = "", **environment: str) ->
 
 async def test_progress_on_a_terminal_is_gone_when_it_is_done() -> None:
     """Each page is counted on a line of its own; the words are those of a pipe, in lines that fit, with a colour."""
-    server = Server(KINDS["TypeScript SDK 1.x"])
-    server.fill(TASKS, LIVE)
-    async with at(server) as url:
+    async with at(filled()) as url:
         lines, text = await on_a_terminal("try", url)
         assert text.count("page 15, 150 tasks") == 2, "the list is read twice"
         assert "page 1, 10 tasks" in text
@@ -423,13 +413,6 @@ async def test_progress_on_a_terminal_is_gone_when_it_is_done() -> None:
         assert no_colour[0] == piped.splitlines()[0]
         _, as_json = await on_a_terminal("try", "--json", url)
         assert "page 1," not in as_json and json.loads(as_json)["helps"]
-
-
-async def answering(answer: Callable[[Message], bytes]) -> Script:
-    async def script(request: Message, _: Peer) -> bytes:
-        return answer(request)
-
-    return script
 
 
 def old(path: str, request: Message, kind: bytes = b"endpoint") -> bytes:
@@ -497,24 +480,23 @@ OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
 async def test_what_is_no_such_server_is_told_in_words(what: str) -> None:
     """Exit status 2; the address is named. Header fields go nowhere else."""
     answered, words = OTHERS[what]
-    with listening() as sock:
-        async with rig_at(Place(Gateway(0, 0), sock)) as rig:
-            rig.serve(await answering(answered))
-            url = f"http://127.0.0.1:{port_of(sock)}/mcp"
-            status, text = await said("try", "--header", "Authorization: Bearer x", url)
-            assert status == 2 and "Traceback" not in text
-            assert words in text and f"127.0.0.1:{port_of(sock)}" in text
-            status, for_tasks = await said("tasks", "--header", "Authorization: Bearer x", url)
-            assert status == 2
-            if not text.startswith("  revision"):  # it said nothing before
-                assert for_tasks == text.replace("taskgate try", "taskgate tasks")
+
+    async def script(request: Message, _: Peer) -> bytes:
+        return answered(request)
+
+    async with at(script) as url:
+        status, text = await said("try", "--header", "Authorization: Bearer x", url)
+        assert status == 2 and "Traceback" not in text
+        assert words in text and urlsplit(url).netloc in text
+        status, for_tasks = await said("tasks", "--header", "Authorization: Bearer x", url)
+        assert status == 2
+        if not text.startswith("  revision"):  # it said nothing before
+            assert for_tasks == text.replace("taskgate try", "taskgate tasks")
 
 
 async def test_in_front_of_a_gateway_a_list_is_one_request(gateways: Gateways) -> None:
     async with own(gateways, index={"full_crawl_interval": "1h"}) as rig:
-        server = Server(KINDS["TypeScript SDK 1.x"])
-        server.fill(TASKS, LIVE)
-        rig.serve(server)
+        rig.serve(filled())
         url = f"http://127.0.0.1:{rig.gateway.port}/mcp"
         before = await rig.gateway.metrics()
         status, text = await said("tasks", "--session", "mine", "--status", "working", "--json", url)
@@ -525,10 +507,8 @@ async def test_in_front_of_a_gateway_a_list_is_one_request(gateways: Gateways) -
 
 
 async def test_a_watched_list_is_drawn_over_the_one_before_and_is_no_higher_than_the_terminal() -> None:
-    server = Server(KINDS["TypeScript SDK 1.x"])
-    server.fill(TASKS, LIVE)
     size = {"LINES": "12", "COLUMNS": "60"}
-    async with at(server) as url:
+    async with at(filled()) as url:
         _, sent = await on_a_terminal("tasks", "--watch", url, until="\x1b[J", **size)
         _, once = await on_a_terminal("tasks", url, **size)
     first, second = sent.split("\x1b[J")[:2]
@@ -565,22 +545,12 @@ def test_the_flags_of_tasks_are_the_criteria() -> None:
     assert flags <= set(re.findall(r"--[a-z-]+", text))
 
 
-class Researching(Server):
-    """A server with a name: that of the docs."""
-
-    def said(self, message: Json) -> Json:
-        said = super().said(message)
-        if message["method"] == "initialize":
-            said["result"]["serverInfo"] = {"name": "research", "version": "1.0"}
-        return said
-
-
 async def test_the_output_in_the_docs_is_what_is_printed() -> None:
     """Each block that begins with `$ taskgate` and has the address of a server that the tests know."""
     text = (ROOT / "docs/choosing.md").read_text()
     blocks = re.findall(r"```text\n\$ taskgate ([^\n]*) http://127\.0\.0\.1:3001/mcp\n(.*?)```", text, re.S)
     assert [flags.split()[0] for flags, _ in blocks] == ["try", "tasks"]
-    server = Researching(KINDS["TypeScript SDK 1.x"])
+    server = Saying("TypeScript SDK 1.x", serverInfo={"name": "research", "version": "1.0"})
     server.fill(240, 12)
     async with at(server) as url:
         for flags, shown_there in blocks:

@@ -9,7 +9,6 @@ from tests.attack.requests import (
     chunks,
     connection,
     controls,
-    endings,
     fields,
     host,
     lengths,
@@ -27,7 +26,7 @@ from tests.attack.rows import Request
 
 FAMILIES: Final[list[ModuleType]] = [
     *(line, versions, targets, host, controls, fields, lengths, transfer, bodies, chunks, trailers),
-    *(connection, pipelining, upgrade, endings, limits, messages),
+    *(connection, pipelining, upgrade, limits, messages),
 ]
 ROWS: Final[list[Request]] = [
     replace(row, id=f"{family.__name__.rpartition('.')[2]}/{row.id}") for family in FAMILIES for row in family.ROWS

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import JSON, PING, Request, Seen, either, forbidden, get, held, passes, streamed
+from tests.attack.rows import JSON, WAYS, Request, Seen, either, forbidden, get, held, passes, streamed
 
 # Who asks, from where, and what for; `X-Tenant` is one of the gateway's `identity_headers`.
 _REFUSED: Final = [
@@ -55,20 +55,12 @@ ROWS: Final[list[Request]] = [
     ),
     *(either(f"names-{name}-of-get", get(b"Connection: " + value)) for name, value in _KEPT.items()),
     *(
-        either(
-            f"names-length-{name}",
-            send(b"Content-Length: %d" % len(PING), b"Connection: content-length", body=PING),
-            Seen(method, body=PING),
+        either(f"names-{name}-{way}", send(*lines, body=body), Seen(method, body=b"abc"))
+        for way, (send, method) in WAYS.items()
+        for name, lines, body in (
+            ("length", (b"Content-Length: 3", b"Connection: content-length"), b"abc"),
+            ("coding", (b"Transfer-Encoding: chunked", b"Connection: transfer-encoding"), b"3\r\nabc\r\n0\r\n\r\n"),
         )
-        for name, send, method in (("held", held, b"POST"), ("streamed", streamed, b"PUT"))
-    ),
-    *(
-        either(
-            f"names-coding-{name}",
-            send(b"Transfer-Encoding: chunked", b"Connection: transfer-encoding", body=b"3\r\nabc\r\n0\r\n\r\n"),
-            Seen(method, body=b"abc"),
-        )
-        for name, send, method in (("held", held, b"POST"), ("streamed", streamed, b"PUT"))
     ),
     either("of-bad-tokens", get(b"Connection: ;, a b, (x)")),
     either("empty", get(b"Connection:")),

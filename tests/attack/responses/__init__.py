@@ -8,7 +8,6 @@ from tests.attack.responses import (
     bodiless,
     chunks,
     encodings,
-    endings,
     events,
     extra,
     fields,
@@ -21,7 +20,7 @@ from tests.attack.responses import (
 from tests.attack.rows import Response
 
 FAMILIES: Final[list[ModuleType]] = [
-    *(status, fields, framing, bodiless, informational, extra, chunks, trailers, encodings, events, messages, endings),
+    *(status, fields, framing, bodiless, informational, extra, chunks, trailers, encodings, events, messages),
 ]
 ROWS: Final[list[Response]] = [
     replace(row, id=f"{family.__name__.rpartition('.')[2]}/{row.id}") for family in FAMILIES for row in family.ROWS

@@ -43,6 +43,14 @@ _HOP_BY_HOP: Final = {
     "upgrade": (b"Upgrade: h2c",),
 }
 _NAMED: Final = [b"Content-Length", b"Content-Type", b"Host", b"Set-Cookie", b"close, close", b";", b""]
+# Of logins that bind a connection.
+_CHALLENGES: Final = {
+    "NTLM": (b"WWW-Authenticate: NTLM",), "Negotiate": (b"WWW-Authenticate: negotiate YIIB",),
+    "in-two-fields": (b"WWW-Authenticate: Bearer", b"WWW-Authenticate: NTLM TlRMTVNTUAACAAAA"),
+    "in-a-list": (b"WWW-Authenticate: Basic, Negotiate",),
+    "behind-parameters": (b'WWW-Authenticate: Basic realm="x", charset="UTF-8" ,\tNTLM, Digest a=b',),
+    "of-a-proxy": (b"Proxy-Authenticate: Negotiate",), "that-is-said-to-last": (b"Persistent-Auth: true",),
+}  # fmt: skip
 _LACKS: Final = (b"x-a", b"keep-alive", b"proxy-connection", b"te", b"upgrade")
 
 
@@ -50,8 +58,8 @@ def _with(*lines: bytes) -> bytes:
     return ok(_TWO, *lines, body=b"ok")
 
 
-def _challenge(scheme: bytes) -> bytes:
-    return answer(b"HTTP/1.1 401 Unauthorized", b"WWW-Authenticate: " + scheme, _TWO, body=b"no")
+def _challenge(*lines: bytes) -> bytes:
+    return answer(b"HTTP/1.1 401 Unauthorized", *lines, _TWO, body=b"no")
 
 
 ROWS: Final[list[Response]] = [
@@ -68,23 +76,9 @@ ROWS: Final[list[Response]] = [
     gives("name-without-end", ok()[:-2] + b"X" * 100_000, BROKEN),
     gives("head-without-end", b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 20_000, BROKEN),
     *(
-        gives(f"challenge-{scheme.decode()}", _challenge(scheme), Got(401, b"no"), alone=True)
-        for scheme in (b"NTLM", b"Negotiate", b"NTLM TlRMTVNTUAACAAAA", b"negotiate YIIB", b"Basic, Negotiate")
+        gives(f"challenge-{name}", _challenge(*lines), Got(401, b"no"), alone=True)
+        for name, lines in _CHALLENGES.items()
     ),
-    gives(
-        "challenge-in-two-fields",
-        answer(b"HTTP/1.1 401 No", b"WWW-Authenticate: Bearer", b"WWW-Authenticate: NTLM", _TWO, body=b"no"),
-        Got(401, b"no"),
-        alone=True,
-    ),
-    *(
-        gives(f"challenge-{name}", answer(b"HTTP/1.1 401 No", line, _TWO, body=b"no"), Got(401, b"no"), alone=True)
-        for name, line in {
-            "behind-parameters": b'WWW-Authenticate: Basic realm="x", charset="UTF-8" ,\tNTLM, Digest a=b',
-            "of-a-proxy": b"Proxy-Authenticate: Negotiate",
-            "that-is-said-to-last": b"Persistent-Auth: true",
-        }.items()
-    ),
-    gives("challenge-Bearer", _challenge(b"Bearer"), Got(401, b"no")),
+    gives("challenge-Bearer", _challenge(b"WWW-Authenticate: Bearer"), Got(401, b"no")),
     gives("negotiate-succeeds", _with(b"WWW-Authenticate: Negotiate YIIB"), _OK, alone=True),
 ]
