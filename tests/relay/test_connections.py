@@ -119,29 +119,37 @@ async def test_a_body_that_nobody_read_does_not_hold_up_the_next_request(gateway
 OWN_BYTES: Final = 8 << 20  # of one connection, at most, that the gateway has in its own memory
 
 
-async def test_a_slow_reader_slows_the_upstream(process_rig: Rig) -> None:
+@pytest.mark.parametrize("what", ["a body", "1xx responses"])
+async def test_a_slow_reader_slows_the_upstream(process_rig: Rig, what: str) -> None:
     """DESIGN 3.4: back-pressure reaches the other side; what the gateway holds is bounded."""
     one, peer = await process_rig.begin(request())
     one.pause()
-    total = kernel_bytes_max() + OWN_BYTES + (16 << 20)
-    await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total)
-    piece, sent = b"x" * (1 << 20), 0
+    pieces = (kernel_bytes_max() + OWN_BYTES >> 20) + 16
+    piece, last = b"x" * (1 << 20), b""
+    if what == "a body":
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (pieces * len(piece)))
+    else:
+        piece, last = b"HTTP/1.1 103 Early Hints\r\nLink: %b\r\n\r\n" % (b"x" * 1000) * 1000, response(b"mine")
+    sent = 0
 
     async def pour() -> None:
         nonlocal sent
-        while sent < total:
+        while sent < pieces:
             await peer.send(piece)
-            sent += len(piece)
+            sent += 1
+        await peer.send(last)
 
     pouring = asyncio.create_task(pour())
     stalled_at = -1
     while stalled_at != sent:  # ends when nothing has moved for a while
         stalled_at = sent
-        await asyncio.sleep(0.4)
-    assert sent < total - (16 << 20), f"{sent} bytes taken from the upstream that the client did not want yet"
+        await asyncio.sleep(0.5)
+    assert sent < pieces - 16, f"{sent} MB taken from the upstream that the client did not want yet"
+    assert (await process_rig.exchange(request(), response(b"other"))).body == b"other"
     one.resume()
     await pouring
-    assert len((await one.response()).body) == total
+    assert (await one.response()).body == (last[-4:] or piece * pieces)
+    assert one.received.count(b" 103 ") == (1000 * pieces if last else 0)
 
 
 async def test_a_slow_upstream_slows_the_client(process_rig: Rig) -> None:

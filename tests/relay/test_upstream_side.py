@@ -6,29 +6,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.config import Address, Limits, Url
-from gateway.config import Config as Settings
+from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
-from gateway.downstream.exchange import Exchange
-from gateway.downstream.listener import Listener
-from gateway.errors import GatewayError, UpstreamBroken
+from gateway.errors import UpstreamBroken
 from gateway.http.fields import Headers
 from gateway.http.head_cache import HeadCache
 from gateway.http.response_parser import authenticates_connection
-from gateway.operate.metrics import Metrics
-from gateway.relay.admission import Admission
-from gateway.relay.pump import relay
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.upstream.connection_pool import Pool
-from gateway.upstream.server_connection import Response
 from tests.launch import Gateways, listening, logged, port_of
-from tests.peer import Client, Peer, kernel_bytes_max
+from tests.peer import Client, Peer
 from tests.relay.conftest import SMALL_HEADER_BYTES
 from tests.relay.http1 import Message
-from tests.relay.messages import call, filtered, initialized, page, result, task
-from tests.relay.rig import Rig, Server, body, final, own
-from tests.relay.wire import answer, chunked, request, response
+from tests.relay.messages import call, filtered, initialized, page, task
+from tests.relay.rig import Rig, Server, final, own
+from tests.relay.wire import chunked, request, response
 from tests.upstream import Upstream
 
 TEXT = b"Content-Type: text/plain"
@@ -39,20 +32,13 @@ CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-async def next_is_fresh(rig: Rig, one: Client, peer: Peer, number: int = 2) -> None:
-    """The next request of a client goes out on another connection, and gets its own answer."""
+async def next_goes(rig: Rig, one: Client, peer: Peer, is_same: bool) -> None:
+    """The next request of a client goes out on the same connection, or on another, and gets its own answer."""
     await one.send(request())
-    fresh = await rig.upstream.request(number)
-    assert fresh is not peer, "the connection serves another exchange"
-    await fresh.send(response(b"mine"))
-    assert (await one.response(number)).body == b"mine"
-
-
-async def next_is_same(rig: Rig, one: Client, peer: Peer, number: int = 2) -> None:
-    await one.send(request())
-    assert await rig.upstream.request(number) is peer
-    await peer.send(response(b"mine"))
-    assert (await one.response(number)).body == b"mine"
+    other = await rig.upstream.request(2)
+    assert (other is peer) is is_same
+    await other.send(response(b"mine"))
+    assert (await one.response(2)).body == b"mine"
 
 
 # ---- what nobody asked for ----
@@ -155,11 +141,13 @@ LEFT = {
     "HTTP/1.0 in chunks": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"
     + chunked(b"ok"),
     **{
-        f"close, and {trailer.decode()} as a trailer": response(b"", CLOSE, b"Transfer-Encoding: chunked").replace(
-            b"Content-Length: 0\r\n", b""
-        )
+        f"close, and {trailer.decode()} as a trailer": CHUNKS.replace(b"OK\r\n", b"OK\r\n%b\r\n" % CLOSE)
         + chunked(b"x", trailers=[trailer])
         for trailer in (KEEP, b"Keep-Alive: timeout=5", b"Upgrade: x")
+    },
+    **{
+        f"trailers {trailers}": CHUNKS + chunked(b"x", trailers=trailers)
+        for trailers in ([CLOSE], [b"connection: x, Close"], [b"Proxy-Connection: close"], [b"X: y", CLOSE, KEEP])
     },
     "204 of HTTP/1.0": b"HTTP/1.0 204 No Content\r\nConnection: keep-alive\r\n\r\n",
 }
@@ -169,29 +157,9 @@ LEFT = {
 async def test_a_connection_that_is_whole_is_kept_unless_the_server_will_close_it(rig: Rig, name: str) -> None:
     one, peer = await rig.begin(request(b"HEAD" if name.startswith("HEAD") else b"GET"))
     await peer.send({**KEPT, **LEFT}[name])
-    assert (await one.response()).whole
-    await (next_is_same if name in KEPT else next_is_fresh)(rig, one, peer)
-
-
-TRAILERS_THAT_END = [[CLOSE], [b"connection: x, Close"], [b"Proxy-Connection: close"], [b"X: y", CLOSE, KEEP]]
-
-
-@pytest.mark.parametrize("trailers", TRAILERS_THAT_END)
-@pytest.mark.parametrize("closes", [True, False])
-async def test_close_as_a_trailer_ends_the_connection(rig: Rig, trailers: list[bytes], closes: bool) -> None:
-    """Point 1: 20 tries, and no client gets a connection that the server has closed or will."""
-    for _ in range(20):
-        one, peer = await rig.begin(request())
-        await peer.send(CHUNKS + chunked(b"x", trailers=trailers))
-        got = await one.response()
-        assert (got.whole, got.body) == (True, b"x")
-        assert b"lose" not in b"".join(value for _, value in got.trailers)
-        other, fresh = await rig.begin(request(b"PUT", fields=[TEXT], body=b"x"))
-        assert fresh is not peer
-        if closes:
-            peer.finish()
-        await fresh.send(response(b"mine", CLOSE))
-        assert (await other.response()).body == b"mine"
+    got = await one.response()
+    assert got.whole and b"lose" not in b"".join(value for _, value in got.trailers)
+    await next_goes(rig, one, peer, name in KEPT)
 
 
 # ---- answers that are none ----
@@ -209,82 +177,6 @@ async def test_a_trailer_or_an_extension_without_end_is_cut(small_rig: Rig, begi
         sent += SMALL_HEADER_BYTES
     assert peer.end != "open"
     assert not (await one.response()).whole
-
-
-async def test_a_flood_of_1xx_is_as_fast_as_its_reader_and_the_answer_behind_it_comes(process_rig: Rig) -> None:
-    """What the client has not taken is not read from the upstream: so much does not fit in between."""
-    one, peer = await process_rig.begin(request())
-    one.pause()
-    piece = b"HTTP/1.1 103 Early Hints\r\nLink: %b\r\n\r\n" % (b"x" * 1000) * 1000
-    enough, sent = (kernel_bytes_max() >> 20) + 8, 0  # MB
-
-    async def pour() -> None:
-        nonlocal sent
-        while sent < enough + 16:
-            await peer.send(piece)
-            sent += 1
-        await peer.send(response(b"mine"))
-
-    pouring = asyncio.create_task(pour())
-    stalled_at = -1
-    while stalled_at != sent:  # ends when nothing has moved for a while
-        stalled_at = sent
-        await asyncio.sleep(0.5)
-    assert sent < enough, f"{sent} MB of 1xx responses taken from the upstream, and none by the client"
-    assert (await process_rig.exchange(request(), response(b"other"))).body == b"other"
-    one.resume()
-    await pouring
-    await one.hears(b"\r\n\r\nmine")
-    assert one.received.count(b" 103 ") == 1000 * sent
-
-
-# ---- a body that is not as long as its head says ----
-
-
-class Blind:
-    """A watch that looks at nothing."""
-
-    def inspector(self, response: Response) -> None: ...
-
-
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize(("stated", "sent"), [(10, b"abc"), (2, b"abc"), (0, b"abc")])
-async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_client(
-    direct: Direct, whole: bool, stated: int, sent: bytes
-) -> None:
-    """A second guard: the server would read the next client's request as the rest of the body."""
-    failed = asyncio.get_running_loop().create_future()
-
-    async def handle(exchange: Exchange) -> None:
-        settings = Settings(listen=Address("127.0.0.1", 0), upstreams=(direct.pool.config,))
-        caller = Admission(settings, {"up": direct.pool}, Links()).caller_of(exchange)
-        got = await exchange.request.body.read()
-        exchange.request.up_bytes = stated
-        if whole:
-            exchange.request.taken = got
-        else:
-            exchange.request.body.feed(got)
-        try:
-            await relay(exchange, caller, Blind(), Limits())
-        except GatewayError as error:
-            failed.set_result(error)
-            exchange.response.respond(error.status, error.reason, [], b"")
-
-    metrics = Metrics()
-    counts = metrics.connection_refused, metrics.handshake_failed
-    listener = Listener(handle, Limits(), Buffers(1 << 20), HeadCache(), *counts)
-    with listening() as sock:
-        server = await asyncio.get_running_loop().create_server(listener.connection, sock=sock)
-        one = await Client.connect(port_of(sock))
-        await one.send(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(sent), sent))
-        async with asyncio.timeout(20):
-            assert "Content-Length" in str(await failed)
-        assert (await one.response()).status == 502
-        assert direct.pool.is_empty
-        await asyncio.gather(*(peer.ends() for peer in direct.upstream.connections))
-        await one.close()
-        server.close()
-        await server.wait_closed()
 
 
 # ---- connections that a server authenticates ----
@@ -308,18 +200,15 @@ async def test_a_head_that_came_before_is_framed_for_each_client(rig: Rig) -> No
 
 async def test_what_comes_with_credentials_of_a_connection_is_the_servers_own(rig: Rig) -> None:
     """Header fields do not tell such clients apart, so indexes neither answer them nor learn from them."""
-
-    async def serve(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
-        lists = message["method"] == "tasks/list"
-        return answer(result(message["id"], page([task("t-1")]) if lists else initialized()))
-
-    rig.serve(serve)
-    scheme = b"Authorization: Negotiate abc"
-    assert "_meta" not in final(await rig.ask(rig.post(filtered(1), scheme)))["result"]
-    offered = final(await rig.ask(rig.post(call("initialize", 2), scheme)))["result"]["capabilities"]["tasks"]["list"]
+    rig.serve(Server({None: page([task("t-1")])}, {"initialize": initialized()}))
+    token, scheme = b"Authorization: Bearer a", b"Authorization: Negotiate abc"
+    assert len(final(await rig.ask(rig.post(filtered(), token)))["result"]["tasks"]) == 1
+    assert "_meta" not in final(await rig.ask(rig.post(filtered(2), scheme)))["result"], "the server's own answer"
+    offered = final(await rig.ask(rig.post(call("initialize", 3), scheme)))["result"]["capabilities"]["tasks"]["list"]
     assert "filter" not in offered, "what is not answered is not offered"
-    assert len(rig.upstream.requests) == 2
+    asked = len(rig.upstream.requests)
+    assert final(await rig.ask(rig.post(filtered(4), token)))["result"]["_meta"]["taskgate/total"] == 1
+    assert len(rig.upstream.requests) - asked <= 1, "the other caller's index stays"
 
 
 async def test_a_crawl_never_uses_a_connection_that_was_challenged(rig: Rig) -> None:
@@ -338,19 +227,6 @@ async def test_a_crawl_never_uses_a_connection_that_was_challenged(rig: Rig) -> 
         assert (got.status, got.value(b"www-authenticate")) == (401, b"Negotiate")
     assert len(challenged) == 4
     await asyncio.gather(*(peer.ends() for peer in challenged))
-
-
-async def test_another_clients_index_stays_when_one_is_authenticated_by_connection(rig: Rig) -> None:
-    server = Server({None: page([task("t-1")])})
-    rig.serve(server)
-    token = b"Authorization: Bearer a"
-    assert len(final(await rig.ask(rig.post(filtered(), token)))["result"]["tasks"]) == 1
-    one = await rig.client(rig.post(filtered(2), b"Authorization: Negotiate abc"))
-    assert "_meta" not in final(await one.response())["result"], "the server's own answer"
-    asked = len(rig.upstream.requests)
-    got = final(await rig.ask(rig.post(filtered(3), token)))["result"]
-    assert got["_meta"]["taskgate/total"] == 1
-    assert len(rig.upstream.requests) - asked <= 1
 
 
 @pytest.mark.parametrize(
