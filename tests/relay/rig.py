@@ -230,7 +230,7 @@ async def tls_client(rig: Rig, cert: str | None) -> AsyncIterator[tuple[asyncio.
 def body(message: Message) -> Any:
     try:
         return json.loads(message.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
