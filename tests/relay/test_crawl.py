@@ -271,6 +271,24 @@ async def test_messages_on_the_crawlers_stream_come_first_in_order_and_once(rig:
     assert (last["id"], ids(last)) == (7, ALL)
 
 
+async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had read was held until its end, and counted nowhere."""
+    monkeypatch.setattr("gateway.refresh.refreshes._TAIL_BYTES_MAX", 1000)
+    begins, since = {None: page(TASKS[:1], "0")}, TASKS[1]["createdAt"]
+    pages = {**begins, **{str(n): page([], str(n + 1)) for n in range(12)}, "12": page(TASKS[1:2])}
+    async with rig_with(gateways, Server(pages, get=lambda _: TASKS[1]), index={"max_age": 0}) as rig:
+        session = Session(rig)
+        assert ids(final(await session.ask(filtered(createdAfter=since, status=["failed", "working"])))) == ["t-1"]
+        large = [task(f"t-{n}", "failed", TASKS[3]["createdAt"], x="x" * 300) for n in range(4, 11)]
+        pages |= {str(12 + n): page([*TASKS[1 : 2 - (n > 0)], one], str(13 + n)) for n, one in enumerate(large)}
+        pages["19"], before = page([]), len(rig.asked("tasks/list"))
+        assert len(ids(final(await session.ask(filtered(createdAfter=since, status=["failed"]))))) == len(large)
+        cursors = [asked["params"].get("cursor") for asked in rig.asked("tasks/list")[before:]]
+        assert 0 < cursors.index(None) < 8, "a crawl, after a look that stopped"
+
+
 async def test_a_response_to_the_gateway_that_comes_once_more_stays_here(rig: Rig) -> None:
     """With the first one, behind it, and on the stream of another request; so does one that nobody asked for."""
     one, peer, first_id = await crawling(rig, filtered(7))
