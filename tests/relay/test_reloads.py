@@ -4,6 +4,7 @@ import json
 import logging
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -144,6 +145,7 @@ async def test_sighup_with_a_bad_file_changes_nothing_and_says_so(gateways: Gate
             gateway.renew(change(good))
             assert (await logged(gateway, named))["level"] == "error"
             assert (await rig.ask(post(filtered()))).status == 200
+            assert (await rig.gateway.metrics())["taskgate_config_last_reload_successful", ()] == 0
         gateway.file.unlink()
         gateway.signal(signal.SIGHUP)
         assert (await logged(gateway, "cannot be read"))["level"] == "error"
@@ -152,6 +154,9 @@ async def test_sighup_with_a_bad_file_changes_nothing_and_says_so(gateways: Gate
         await logged(gateway, "reloaded")
         listed = final(await rig.ask(post(filtered(status=["working", "completed"]))))
         assert len(listed["result"]["tasks"]) == 1, "and a good one is taken over afterwards"
+        after = await rig.gateway.metrics()
+        assert after["taskgate_config_last_reload_successful", ()] == 1
+        assert time.time() - after["taskgate_config_last_reload_success_timestamp_seconds", ()] < 10
 
 
 async def test_what_a_reload_finds_under_way_keeps_its_time_limit(gateways: Gateways) -> None:
