@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from tests.launch import Gateways, eventually, logged
-from tests.peer import Peer
-from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, fault, filtered, page, result, task
-from tests.relay.rig import Rig, Server, Session, body, final, ids, own, rig_with
-from tests.relay.wire import answer
+from tests.relay.messages import Json, call, filtered, page, task
+from tests.relay.rig import Rig, Server, Session, final, ids, own, rig_with
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(9)]
 PAGES: dict[str | None, Json] = {
@@ -26,21 +23,19 @@ WHAT: dict[str, Json] = {
 
 
 class Tasks(Server):
-    async def __call__(self, request: Message, peer: Peer) -> bytes | None:
-        message = body(request)
-        if message["method"] != "tasks/get":
-            return await super().__call__(request, peer)
-        there = [t for each in self.pages.values() for t in each["tasks"] if t["taskId"] == message["params"]["taskId"]]
-        said = result(message["id"], there[0]) if there else fault(message["id"], -32602, "Task not found")
-        return answer(said)
+    """A server of these pages, which knows each task on them."""
+
+    def __init__(self, pages: dict[str | None, Json]) -> None:
+        super().__init__(pages, get=lambda name: self.by_id.get(name))
+
+    @property
+    def by_id(self) -> dict[str, Json]:
+        return {each["taskId"]: each for page in self.pages.values() for each in page["tasks"]}
 
 
 def served(rig: Rig, key: str) -> None:
-    pages = dict(PAGES)
-    if key == "index.memory_bytes_max":
-        for cursor in pages:
-            pages[cursor] = {**pages[cursor], "tasks": [{**t, "x": "x" * 200_000} for t in pages[cursor]["tasks"]]}
-    rig.serve(Tasks(pages))
+    more = {"x": "x" * 200_000} if key == "index.memory_bytes_max" else {}
+    rig.serve(Tasks({at: {**each, "tasks": [{**t, **more} for t in each["tasks"]]} for at, each in PAGES.items()}))
 
 
 async def refused(session: Session, key: str, **criteria: Any) -> Json:
@@ -100,9 +95,8 @@ async def test_more_ids_than_pages_are_asked_for_too(gateways: Gateways) -> None
 async def test_it_is_read_again_after_full_crawl_interval(gateways: Gateways) -> None:
     """The session has fewer tasks by then."""
     async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "500ms", "tasks_max": 5}) as rig:
-        server = Tasks(PAGES)
+        server, session = Tasks(PAGES), Session(rig)
         rig.serve(server)
-        session = Session(rig)
         await refused(session, "index.tasks_max")
         server.pages = {None: page(TASKS[:4])}
         await refused(session, "index.tasks_max")
@@ -128,9 +122,8 @@ async def test_it_is_too_large_by_the_tasks_that_are_there_now(
 ) -> None:
     """Those that had gone elsewhere were counted with those that had come, and nothing listed for the interval."""
     async with rig_with(gateways, index={"max_age": "0s", "tasks_max": 5, **index}) as rig:
-        server = Tasks({None: page(TASKS[:count])})
+        server, session = Tasks({None: page(TASKS[:count])}), Session(rig)
         rig.serve(server)
-        session = Session(rig)
         assert len(ids(final(await session.ask(first)))) == count
         server.pages = {None: page(TASKS[now])}
         if len(TASKS[now]) > 5:
@@ -158,12 +151,9 @@ async def test_log_page_and_counts_name_the_upstream_and_the_key(gateways: Gatew
         await refused(Session(rig), "index.tasks_max")
         line = await logged(rig.gateway, "index.tasks_max")
         assert line["upstream"] == "up"
-        _, text = await asyncio.to_thread(rig.gateway.get, "/page/status.json")
-        shown = json.loads(text)
-        [reason] = shown["reasons"]
+        shown = json.loads((await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1])
+        [reason], [query] = shown["reasons"], shown["queries"]
         assert (reason["failure"], reason["upstreams"], reason["is_fault"]) == ("TooLarge", ["up"], False)
-        assert "index.tasks_max" in reason["why"]
-        [query] = shown["queries"]
-        assert query["outcome"] == "refused" and "index.tasks_max" in query["reason"]
-        _, text = await asyncio.to_thread(rig.gateway.get, "/metrics")
-        assert 'taskgate_queries_total{outcome="refused",upstream="up"} 1.0' in text
+        assert "index.tasks_max" in reason["why"] and "index.tasks_max" in query["reason"]
+        counted = (await rig.gateway.metrics())["taskgate_queries_total", (("outcome", "refused"), ("upstream", "up"))]
+        assert (query["outcome"], counted) == ("refused", 1)
