@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
 from typing import Any
 
@@ -17,27 +17,31 @@ from tests.relay.wire import answer
 from tests.upstream import in_a_thread
 
 
-class Server:
-    """An upstream that answers as the test has it."""
+class Workshop:
+    """An upstream whose tools make the tasks that the test has meant."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, Json] = {}
+        self.port = 0
 
-    def answered(self, head: bytes, body: bytes) -> bytes:
+    def answered(self, _head: bytes, body: bytes) -> bytes:
         message = json.loads(body)
-        named = message["params"].get("taskId")
-        if message["method"] == "tasks/list":
-            said = result(message["id"], page(self.tasks.values()))
-        elif message["method"] == "tasks/result" and named in self.tasks:
-            said = result(message["id"], {"content": [], "isError": self.tasks[named]["status"] == "failed"})
-        elif named is not None:
-            there = self.tasks.get(named)
-            said = fault(message["id"], -32602, "no such task") if there is None else result(message["id"], there)
-        else:
-            made = message["params"]["meant"]
-            self.tasks[made["taskId"]] = made
-            said = result(message["id"], {"task": made})
-        return answer(said)
+        there, said = self.tasks.get(message["params"].get("taskId")), page(self.tasks.values())
+        if (made := message["params"].get("meant")) is not None:
+            self.tasks[made["taskId"]], said = made, {"task": made}
+        elif message["method"] != "tasks/list":
+            if there is None:
+                return answer(fault(message["id"], -32602, "no such task"))
+            ended = {"content": [], "isError": there["status"] == "failed"}
+            said = ended if message["method"] == "tasks/result" else there
+        return answer(result(message["id"], said))
+
+
+@pytest.fixture
+def server() -> Iterator[Workshop]:
+    one = Workshop()
+    with in_a_thread(one.answered) as one.port:
+        yield one
 
 
 def ask(gateway: Gateway, message: object, target: str = "/mcp", more: Mapping[str, str] = {}) -> Json:
@@ -64,9 +68,8 @@ def rows(gateway: Gateway) -> Any:
     return json.loads(gateway.get("/page/status.json")[1])["upstreams"][0]["tasks"]
 
 
-async def test_a_task_is_begun_works_and_ends(gateways: Gateways) -> None:
-    server = Server()
-    with in_a_thread(server.answered) as port, gateways.process(port) as gateway:
+async def test_a_task_is_begun_works_and_ends(gateways: Gateways, server: Workshop) -> None:
+    with gateways.process(server.port) as gateway:
         for number in range(4):
             make(gateway, task(f"t{number}", "working"))
         server.tasks["t0"] |= {"status": "completed", "lastUpdatedAt": "2026-01-01T00:00:20Z"}
@@ -92,9 +95,10 @@ async def test_a_task_is_begun_works_and_ends(gateways: Gateways) -> None:
         assert 15 < shown["duration_s"]["p50"] < shown["duration_s"]["p95"] < 60
 
 
-async def test_a_refresh_tells_of_tasks_that_were_made_elsewhere_and_of_those_that_are_gone(gateways: Gateways) -> None:
-    server = Server()
-    with in_a_thread(server.answered) as port, gateways.process(port, index={"max_age": "0s"}) as gateway:
+async def test_a_refresh_tells_of_tasks_that_were_made_elsewhere_and_of_those_that_are_gone(
+    gateways: Gateways, server: Workshop
+) -> None:
+    with gateways.process(server.port, index={"max_age": "0s"}) as gateway:
         server.tasks = {name: task(name, "completed" if name == "old" else "working") for name in ("old", "a", "b")}
         ask(gateway, filtered(status=["working"]))
         del server.tasks["a"]
@@ -110,10 +114,9 @@ async def test_a_refresh_tells_of_tasks_that_were_made_elsewhere_and_of_those_th
         assert samples["taskgate_tasks_ended_total", of("", "cancelled")] == 1
 
 
-async def test_who_proves_each_request_has_tasks_too(gateways: Gateways) -> None:
+async def test_who_proves_each_request_has_tasks_too(gateways: Gateways, server: Workshop) -> None:
     """Nothing that he is told is kept in an index (DESIGN 5.9)."""
-    server = Server()
-    with in_a_thread(server.answered) as port, gateways.process(port) as gateway:
+    with gateways.process(server.port) as gateway:
         proof = {"DPoP": "proof"}
         make(gateway, task("a"), more=proof)
         server.tasks["a"] |= {"status": "completed"}
@@ -123,10 +126,9 @@ async def test_who_proves_each_request_has_tasks_too(gateways: Gateways) -> None
         assert samples["taskgate_tasks_ended_total", of("render", "completed")] == 1
 
 
-async def test_what_a_guard_denies_is_a_lookup_that_failed(gateways: Gateways) -> None:
+async def test_what_a_guard_denies_is_a_lookup_that_failed(gateways: Gateways, server: Workshop) -> None:
     """The server is not asked, and the task is not lost."""
-    server = Server()
-    with in_a_thread(server.answered) as port, gateways.process(port, guards={"own_tasks": True}) as gateway:
+    with gateways.process(server.port, guards={"own_tasks": True}) as gateway:
         ann, bob = ({"Authorization": f"Bearer {who}"} for who in ("ann", "bob"))
         make(gateway, task("a"), more=ann)
         for method in ("tasks/get", "tasks/cancel", "tasks/get"):
@@ -144,10 +146,9 @@ HOSTILE: dict[str, object] = {
 }  # fmt: skip
 
 
-async def test_a_name_of_a_tool_is_text_whatever_is_in_it(gateways: Gateways) -> None:
+async def test_a_name_of_a_tool_is_text_whatever_is_in_it(gateways: Gateways, server: Workshop) -> None:
     """Cut to 100 characters; one that is empty, or no text, is as none. Half a character is read leniently."""
-    server = Server()
-    with in_a_thread(server.answered) as port, gateways.process(port) as gateway:
+    with gateways.process(server.port) as gateway:
         for number, name in enumerate([*HOSTILE.values(), "", None, 7, ["x"]]):
             make(gateway, task(f"t{number}"), tool=name)
         samples = await gateway.metrics()
@@ -177,29 +178,23 @@ def test_a_result_has_failed_by_its_own_word(data: bytes, fails: bool) -> None:
     assert has_failed(msgspec.Raw(jsonrpc.rewritten(data) or data)) is fails
 
 
-async def test_a_reload_takes_the_series_of_an_upstream_away_and_keeps_the_others(gateways: Gateways) -> None:
-    server = Server()
-    with in_a_thread(server.answered) as port:
-        both = [{"name": name, "url": f"http://127.0.0.1:{port}/mcp", "match": {"prefix": f"/{name}"}} for name in "ab"]
-        async with gateways.in_process(port, upstreams=both, log={"level": "warning"}) as gateway:
-            for name in "ab":
-                await asyncio.to_thread(make, gateway, task(name), target=f"/{name}/mcp")
-            kept = settings(gateway.port, gateway.admin, port, {"upstreams": both[1:]})
-            gateway.reload(kept)
-            samples = await gateway.metrics()
-            assert {dict(labels)["upstream"] for name, labels in samples if name.startswith("taskgate_task")} == {"b"}
-            assert samples["taskgate_tasks", of("render", "working", "b")] == 1
-            gateway.reload({**kept, "metrics": {"tasks": False}})
-            assert "taskgate_task" not in await gateway.exposition()
-            await asyncio.to_thread(make, gateway, task("c"), target="/b/mcp")
-            gateway.reload(kept)
-            assert ("taskgate_tasks_started_total", of("render", None, "b")) not in await gateway.metrics()
-
-
-async def test_without_metrics_of_tasks_there_are_none(gateways: Gateways) -> None:
-    server = Server()
-    with in_a_thread(server.answered) as port, gateways.process(port, metrics={"tasks": False}) as gateway:
-        make(gateway, task("a"))
-        ask(gateway, call("tasks/get", taskId="a"))
+async def test_a_reload_takes_the_series_of_an_upstream_away_and_keeps_the_others(
+    gateways: Gateways, server: Workshop
+) -> None:
+    both = [
+        {"name": name, "url": f"http://127.0.0.1:{server.port}/mcp", "match": {"prefix": f"/{name}"}} for name in "ab"
+    ]
+    async with gateways.in_process(server.port, upstreams=both, log={"level": "warning"}) as gateway:
+        for name in "ab":
+            await asyncio.to_thread(make, gateway, task(name), target=f"/{name}/mcp")
+        kept = settings(gateway.port, gateway.admin, server.port, {"upstreams": both[1:]})
+        gateway.reload(kept)
+        samples = await gateway.metrics()
+        assert {dict(labels)["upstream"] for name, labels in samples if name.startswith("taskgate_task")} == {"b"}
+        assert samples["taskgate_tasks", of("render", "working", "b")] == 1
+        gateway.reload({**kept, "metrics": {"tasks": False}})
         assert "taskgate_task" not in await gateway.exposition()
-        assert rows(gateway) is None
+        assert await asyncio.to_thread(rows, gateway) is None
+        await asyncio.to_thread(make, gateway, task("c"), target="/b/mcp")
+        gateway.reload(kept)
+        assert ("taskgate_tasks_started_total", of("render", None, "b")) not in await gateway.metrics()
