@@ -18,7 +18,7 @@ from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, fault, notification, page, result, task
 from tests.relay.rig import Rig, Script, body, final, ids, replies, rig_with, says, told
-from tests.relay.test_found_again import ADA, AGAIN, BOB, NOBODY, RENEWED, Asks
+from tests.relay.test_callers import ADA, AGAIN, BOB, NOBODY, RENEWED, Asks
 from tests.relay.wire import answer, chunked, event, post, request, response, stream
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
