@@ -6,7 +6,7 @@ odd stands in the tables of tests/attack.
 
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from tests.relay.harness import (
@@ -19,7 +19,7 @@ from tests.relay.harness import (
     upstream_ends,
     upstream_hears,
 )
-from tests.relay.messages import call, dumps, fault, initialized, notification, page, result, task
+from tests.relay.messages import call, dumps, fault, initialized, notification, result, task
 from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, event, post, request, response, stream
 
 OK: Final = response()
@@ -41,28 +41,18 @@ def _bytes(data: bytes, size: int = 1) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-# ---- header fields ----
+# ---- header fields that proxies like to touch; others are generated ----
 
 FIELDS: Final[dict[str, list[bytes]]] = {
-    "order and case": [b"X-Zulu: 1", b"x-alpha: 2", b"X-ALPHA: 3", b"aCCept: */*", b"X-Zulu: 4"],
-    "empty values": [b"X-Empty:", b"X-Blank:   ", b"X-Full: x", b"X-Empty: "],
-    "white space around values": [b"X-Tab:\tvalue\t", b"X-Spaces:    a  b    ", b"X-None:value"],
-    "every character a name may have": [b"!#$%&'*+-.^_`|~09azAZ: yes"],
-    "obs-text": [b"X-Latin: caf\xe9", "X-UTF-8: \u2028 žluťoučký".encode(), b"X-High: \x80\xff"],
-    "punctuation": [b'X-Json: {"a": "b, c; d", "e": [1]}', b'X-Quoted: "a\\"b", c', b"X-Colon: a:b:c", b"X-Comma: ,,,"],
-    "a long value": [b"X-Long: " + b"v" * 20_000],
-    "many": [b"X-Field-%d: %d" % (n, n) for n in range(200)],
-    "what proxies like to touch": [
-        *(b"Via: 1.1 elsewhere", b"X-Forwarded-For: 192.0.2.1", b"Forwarded: for=192.0.2.1"),
-        *(b"Date: Tue, 15 Nov 1994 08:12:31 GMT", b"X-Request-Id: 7", b"Cache-Control: no-cache", b"Pragma: no-cache"),
+    "of proxies": [
+        *(b"Via: 1.1 elsewhere", b"X-Forwarded-For: 192.0.2.1", b"Forwarded: for=192.0.2.1", b"X-Request-Id: 7"),
+        *(b"Date: Tue, 15 Nov 1994 08:12:31 GMT", b"Cache-Control: no-cache", b"Pragma: no-cache"),
     ],
-    "hop-by-hop": [b"Keep-Alive: timeout=5", b"Proxy-Connection: keep-alive", b"TE: trailers", b"X-Kept: 1"],
     "nominated by Connection": [
         *(b"Connection: X-One , keep-alive,x-two", b"X-One: 1", b"X-Kept: 1", b"X-TWO: 2", b"Connection: X-Three"),
         *(b"x-three: 3", b"X-One: again"),
     ],
-    "essential and nominated by Connection": [b"Connection: content-length, host, transfer-encoding", b"X-Kept: 1"],
-    "an empty Connection": [b"Connection:", b"Connection: ,", b"X-Kept: 1"],
+    "many": [b"X-Field-%d: %d" % (n, n) for n in range(200)],
 }
 REQUEST_FIELDS: Final[dict[str, list[bytes]]] = {
     "of a browser": [
@@ -70,10 +60,7 @@ REQUEST_FIELDS: Final[dict[str, list[bytes]]] = {
         *(b"Sec-Fetch-Mode: cors", b"Accept-Language: de"),
     ],
     "of MCP": [
-        b"mcp-session-id: 0f8c",
-        b"Mcp-Protocol-Version: 2025-11-25",
-        b"MCP-Method: tasks/get",
-        b"Mcp-Name: n",
+        *(b"mcp-session-id: 0f8c", b"Mcp-Protocol-Version: 2025-11-25", b"MCP-Method: tasks/get", b"Mcp-Name: n"),
         b"Last-Event-ID: a/b",
     ],
     "credentials": [b"Authorization: Bearer t0ken", b"Proxy-Authorization: Basic eA==", b"X-Api-Key: k"],
@@ -96,80 +83,40 @@ def header_fields() -> Iterator[Case]:
         yield Case(f"request fields: {name}", exchange(request(fields=fields), OK))
         yield Case(f"request fields with a message: {name}", exchange(post(call("ping"), *fields), OK))
     for name, fields in {**FIELDS, **RESPONSE_FIELDS}.items():
+        in_chunks = _raw(b"200 OK", *fields, CHUNKED, body=chunked(b"ok"))
         yield Case(f"response fields: {name}", exchange(GET, response(b"ok", *fields)))
-        yield Case(
-            f"response fields: {name}, in chunks", exchange(GET, _raw(b"200 OK", *fields, CHUNKED, body=chunked(b"ok")))
-        )
-    yield Case(
-        "request fields behind the framing's", exchange(request(b"PUT", body=b"x")[:-5] + b"\r\nX-Last: 1\r\n\r\nx", OK)
-    )
+        yield Case(f"response fields: {name}, in chunks", exchange(GET, in_chunks))
 
 
 # ---- bodies ----
 
 
 def bodies_as_they_come() -> Iterator[Case]:
-    yield Case(
-        "both bodies at once",
-        [
-            client(request(b"POST", fields=[TEXT, CHUNKED]), chunk(b"ping 1")),
-            begins(),
-            upstream_hears(b"ping 1"),
-            upstream(_raw(b"200 OK", TEXT, CHUNKED), chunk(b"pong 1")),
-            client(chunk(b"ping 2")),
-            upstream_hears(b"ping 2"),
-            upstream(chunk(b"pong 2")),
-            client(LAST_CHUNK),
-            arrives(),
-            upstream(LAST_CHUNK),
-        ],
-    )
-    yield Case(
-        "a request body passes as it comes",
-        [
-            client(request(b"PUT", fields=[TEXT, b"Content-Length: 12"]), b"first "),
-            upstream_hears(b"first "),
-            client(b"second"),
-            arrives(),
-            upstream(OK),
-        ],
-    )
-    expecting = request(b"PUT", fields=[TEXT, CHUNKED, b"Expect: 100-continue"])
-    yield Case(  # it was answered 504 at once
-        "Expect: 100-continue, and an empty body without waiting",
-        [client(expecting), begins(), client(LAST_CHUNK), arrives(), upstream(OK)],
-    )
-    early = response(b"too much", b"Connection: close", status=b"413 Content Too Large")
-    yield Case(
-        "answered before the body was sent",
-        [
-            client(request(b"PUT", fields=[TEXT, b"Content-Length: 900000"]), b"x" * 1000),
-            begins(),
-            upstream_hears(b"x" * 1000),
-            upstream(early),
-            upstream_ends("fin"),
-        ],
-    )
+    both = [
+        *(client(request(b"POST", fields=[TEXT, CHUNKED]), chunk(b"ping 1")), begins(), upstream_hears(b"ping 1")),
+        *(upstream(_raw(b"200 OK", TEXT, CHUNKED), chunk(b"pong 1")), client(chunk(b"ping 2"))),
+        *(upstream_hears(b"ping 2"), upstream(chunk(b"pong 2")), client(LAST_CHUNK), arrives(), upstream(LAST_CHUNK)),
+    ]
+    yield Case("both bodies at once", both)
+    expecting = client(request(b"PUT", fields=[TEXT, CHUNKED, b"Expect: 100-continue"]))
+    empty = [expecting, begins(), client(LAST_CHUNK), arrives(), upstream(OK)]  # it was answered 504 at once
+    yield Case("Expect: 100-continue, and an empty body without waiting", empty)
 
 
 # ---- messages that are looked at, and streams ----
 
 MESSAGES: Final[dict[str, object]] = {
     "a response": result("srv-1", {"action": "accept"}),
-    "a notification": notification("notifications/initialized"),
     "a batch": [call("ping", 1), call("ping", "1"), notification("x")],
     "JSON with white space": b'\r\n{ "jsonrpc" : "2.0",\t"id" : 1 , "method" : "ping" }\n',
     "another JSON-RPC": b'{"jsonrpc":"1.0","id":1,"method":"tasks/list","params":{"status":["working"]}}',
-    "tasks/list without criteria": call("tasks/list"),
     "tasks/list without params": {"jsonrpc": "2.0", "id": 1, "method": "tasks/list"},
     "tasks/list with the upstream's cursor": call("tasks/list", cursor="t-10"),
     "tasks/list with empty criteria": call("tasks/list", status=[], taskIds=[], methods=[], filter={}),
     "tasks/list with parameters nobody knows": call("tasks/list", limit=3, _meta={"progressToken": 1}),
     "tasks/list that is no request": notification("tasks/list", status=["working"]),
 }
-KINDS: Final = [
-    b"application/json; charset=utf-8", b"APPLICATION/JSON", b"text/json", b"multipart/form-data; boundary=x",
-]  # fmt: skip
+KINDS: Final = (b"APPLICATION/JSON; charset=utf-8", b"text/json", b"multipart/form-data; boundary=x")
 
 
 def messages() -> Iterator[Case]:
@@ -186,40 +133,19 @@ def messages() -> Iterator[Case]:
         yield Case(f"message: as {kind.decode()}", exchange(asked, answer(result(1, {}))))
     encoded = gzip.compress(dumps(call("tasks/list", status=["working"])), mtime=0)
     yield Case("message: encoded", exchange(post(encoded, b"Content-Encoding: gzip"), answer(result(1, {}))))
-    told = dumps(result(1, TASK))
-    observed: dict[str, Sequence[bytes]] = {
-        "in chunks": [_raw(b"200 OK", JSON, CHUNKED), *map(chunk, _bytes(told, 3)), LAST_CHUNK],
-        "gzip": [response(gzip.compress(told), JSON, b"Content-Encoding: gzip")],
-        "gzip, in pieces": [
-            _raw(b"200 OK", JSON, b"Content-Encoding: gzip", CHUNKED),
-            *map(chunk, _bytes(gzip.compress(told), 3)),
-            LAST_CHUNK,
-        ],
-        "an event stream": [stream(SESSION), *map(chunk, _bytes(event(told, b"id: 1"), 3)), LAST_CHUNK],
-    }
-    for name, pieces in observed.items():
-        yield Case(f"tasks/get answered: {name}", exchange(GET_TASK, pieces) + exchange(GET, OK, 2))
-    until = [_raw(b"200 OK", JSON, body=told[:20]), told[20:]]
-    yield Case("tasks/get answered: until the end", [*exchange(GET_TASK, until), upstream_ends("fin")])
-    listed = answer(result(1, page([TASK], "t-1")))
-    yield Case("tasks/list answered", exchange(post(call("tasks/list"), SESSION), listed))
+    packed = [_raw(b"200 OK", JSON, b"Content-Encoding: gzip", CHUNKED)]
+    packed += [*map(chunk, _bytes(gzip.compress(dumps(result(1, TASK))), 3)), LAST_CHUNK]
+    yield Case("tasks/get answered: gzip, in pieces", exchange(GET_TASK, packed) + exchange(GET, OK, 2))
 
 
 STREAMS: Final[dict[str, list[bytes]]] = {
     "events": [event(b'{"a":1}'), event(b'{"b":2}'), event(b'{"c":3}')],
-    "CR": [b"event: message\rid: 1\rdata: x\r\r", b"data: y\r\r"],
-    "CRLF": [b"event: message\r\nid: 1\r\ndata: x\r\n\r\n", b"data: y\r\n\r\n"],
-    "mixed ends of lines": [b"data: a\r\ndata: b\ndata: c\r\r\n", b"data: d\n\r\n\n\n"],
-    "a byte order mark": [b"\xef\xbb\xbfdata: x\n\n"],
+    "mixed ends of lines": [b"event: a\rid: 1\rdata: x\r\r", b"data: a\r\ndata: b\n\n", b"data: d\n\r\n\n\n"],
     "comments, retry, priming": [b": hello\n\n", b"id: 1\ndata:\n\n", b"retry: 3000\n\n", b":\n:keep-alive\n\n"],
-    "unknown fields": [b"x-field: 1\nfoo\n:\ndata\nid\n\n", b"event:nospace\ndata:  two\n\n"],
-    "U+2028, U+2029, U+0085, NUL": ['data: {"t":"\u2028 \u2029 \u0085"}\n\n'.encode(), b"id: a\0b\ndata: \x00\xff\n\n"],
-    "several lines of data": [b'data: {\ndata: "a":1\ndata: }\n\n'],
     "what looks like an answer": [event(notification("notifications/message", data={"id": 1, "result": {}}))],
     "status notifications": [event(notification("notifications/tasks/status", **TASK), b"id: 7") for _ in range(3)],
     "an event that never ends": [b"data: x\n\n", b"data: unfinished\nid: 9"],
     "split between CR and LF": [b"data: x\r", b"\n\r", b"\ndata: y\r\n\r", b"\n"],
-    "empty lines only": [b"\n\n\r\r\r\n\r\n"],
     "an event of 200 kB": [b"data: " + b"x" * 200_000 + b"\n\n", b"data: y\n\n"],
 }
 
@@ -231,40 +157,17 @@ def streams() -> Iterator[Case]:
             pieces = [head, *map(chunk, events)]
             yield Case(f"stream: {name}, {how}", exchange(asked, [*pieces, LAST_CHUNK]) + exchange(GET, OK, 2))
             yield Case(f"stream: {name}, {how}, left open", exchange(asked, pieces), stays_open=True)
-        if len(b"".join(events)) < 500:
-            drops = [head, *map(chunk, _bytes(b"".join(events))), LAST_CHUNK]
-            yield Case(f"stream: {name}, byte by byte", exchange(OPEN, drops))
         whole = _raw(b"200 OK", b"Content-Type: text/event-stream")
         yield Case(f"stream: {name}, until the end", [*exchange(OPEN, [whole, *events]), upstream_ends("fin")])
-        length = b"Content-Length: %d" % len(b"".join(events))
-        yield Case(
-            f"stream: {name}, by length",
-            exchange(OPEN, [_raw(b"200 OK", b"Content-Type: text/event-stream", length), *events]),
-        )
     packed = zlib.compressobj(wbits=31)
     parts = [packed.compress(event(b"%d" % n)) + packed.flush(zlib.Z_SYNC_FLUSH) for n in range(3)]
-    yield Case(
-        "stream: gzip",
-        exchange(OPEN, [stream(b"Content-Encoding: gzip"), *map(chunk, [*parts, packed.flush()]), LAST_CHUNK]),
-    )
-    yield Case(
-        "stream: gzip that is none",
-        exchange(OPEN, [stream(b"Content-Encoding: gzip"), chunk(b"data: x\n\n"), LAST_CHUNK]),
-    )
-    yield Case("stream: br", exchange(OPEN, [stream(b"Content-Encoding: br"), chunk(b"\x0b\x00\x80"), LAST_CHUNK]))
-    yield Case(
-        "stream: resumed",
-        exchange(
-            request(fields=[b"Accept: text/event-stream", b"Last-Event-ID: 7_a/\xe9", SESSION]),
-            [stream(), chunk(event(b"8", b"id: 8"))],
-        ),
-        stays_open=True,
-    )
-    yield Case(
-        "stream: the HTTP+SSE transport",
-        exchange(request(target=b"/sse"), [stream(), chunk(b"event: endpoint\ndata: /messages/?session_id=1\n\n")]),
-        stays_open=True,
-    )
+    for coding, told in ((b"gzip", [*parts, packed.flush()]), (b"gzip", [b"data: x\n\n"]), (b"br", [b"\x0b\x00\x80"])):
+        pieces = [stream(b"Content-Encoding: " + coding), *map(chunk, told), LAST_CHUNK]
+        yield Case(f"stream: {coding.decode()} of {len(told)} pieces", exchange(OPEN, pieces))
+    resumes = request(fields=[b"Accept: text/event-stream", b"Last-Event-ID: 7_a/\xe9", SESSION])
+    yield Case("stream: resumed", exchange(resumes, [stream(), chunk(event(b"8", b"id: 8"))]), stays_open=True)
+    endpoint = [stream(), chunk(b"event: endpoint\ndata: /messages/?session_id=1\n\n")]
+    yield Case("stream: the HTTP+SSE transport", exchange(request(target=b"/sse"), endpoint), stays_open=True)
 
 
 def all_cases() -> list[Case]:

@@ -166,13 +166,21 @@ def says(data: bytes) -> Script:
     return script
 
 
-def gives(value: object, *fields: bytes) -> Script:
-    """An upstream that answers every request of JSON-RPC with this result."""
+def replies(said: Callable[[Json], Any], *fields: bytes) -> Script:
+    """An upstream that answers every request of JSON-RPC with what this makes of it: a result, or a whole message."""
 
     async def script(asked: Message, _peer: Peer) -> bytes:
-        return answer(result(body(asked)["id"], value), *fields)
+        message = body(asked)
+        value = said(message)
+        whole = value if isinstance(value, dict) and "jsonrpc" in value else result(message["id"], value)
+        return answer(whole, *fields)
 
     return script
+
+
+def gives(value: object, *fields: bytes) -> Script:
+    """An upstream that answers every request of JSON-RPC with this result."""
+    return replies(lambda _: value, *fields)
 
 
 @asynccontextmanager
@@ -222,7 +230,7 @@ async def tls_client(rig: Rig, cert: str | None) -> AsyncIterator[tuple[asyncio.
 def body(message: Message) -> Any:
     try:
         return json.loads(message.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -253,10 +261,14 @@ def final(message: Message) -> Json:
 
 @dataclass
 class Server:
-    """A script: an MCP server with `pages` of tasks by cursor (None: the first), and results of `others` by method."""
+    """A script: an MCP server with `pages` of tasks by cursor (None: the first), and results of `others` by method.
+
+    `get`: the task of an id, None if there is none.
+    """
 
     pages: Mapping[str | None, Json]
     others: Mapping[str, Json] = field(default_factory=dict)
+    get: Callable[[str], Json | None] | None = None
 
     async def __call__(self, request: Message, peer: Peer) -> bytes | None:
         message = body(request)
@@ -264,6 +276,10 @@ class Server:
             return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
         if message["method"] in self.others:
             return answer(result(message["id"], self.others[message["method"]]))
+        if message["method"] == "tasks/get" and self.get is not None:
+            found = self.get(message["params"]["taskId"])
+            missing = fault(message["id"], -32602, "Task not found")
+            return answer(missing if found is None else result(message["id"], found))
         if message["method"] != "tasks/list":
             return answer(fault(message["id"], -32601, "Method not found"))
         cursor = message["params"].get("cursor") if "params" in message else None

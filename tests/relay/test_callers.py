@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 import pytest
 
@@ -11,9 +11,9 @@ from tests.fields import OF_ONE
 from tests.launch import Gateways, changes, logged
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, fault, filtered, initialized, page, result, task
-from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, rig_with, says
-from tests.relay.wire import answer, event, post, response
+from tests.relay.messages import Json, call, fault, filtered, initialized, notification, page, result, task
+from tests.relay.rig import Rig, Script, Server, body, final, ids, rig_with, says
+from tests.relay.wire import answer, chunked, event, post, response, stream
 
 LOG = {"level": "warning"}
 UP = "taskgate_drifting_requests_total", (("upstream", "up"),)
@@ -48,10 +48,8 @@ ONE_PAGE = Server({None: page([task("t-1")])})
 LISTS_NONE = Server({None: page([])}, {"tools/call": {"task": task("t-1")}, "tasks/get": task("t-1")})
 
 
-async def answers(asked: Message, _peer: Peer) -> bytes:
-    message = body(asked)
-    found: dict[str, Any] = {"tasks/list": page([task("t-1")]), "tools/call": {"task": task("t-2")}}
-    return answer(result(message["id"], found.get(message["method"], task("t-1"))))
+MADE = {"tools/call": {"task": task("t-2")}, "tasks/get": task("t-1")}
+ANSWERS = Server({None: page([task("t-1")])}, MADE)
 
 
 async def test_a_field_that_makes_each_request_another_caller_is_named_once(gateways: Gateways) -> None:
@@ -71,7 +69,7 @@ async def test_a_field_that_makes_each_request_another_caller_is_named_once(gate
 
 @pytest.mark.parametrize("asked", [filtered(), call("tasks/get", taskId="t-1"), call("tools/call", name="x", task={})])
 async def test_whatever_is_asked_of_tasks_drifts(gateways: Gateways, asked: Json) -> None:
-    async with rig_with(gateways, answers, log=LOG) as rig:
+    async with rig_with(gateways, ANSWERS, log=LOG) as rig:
         for number in range(MIN):
             await rig.ask(post(asked, rig.session, b"X-Odd: %d" % number))
         assert (await seen(rig))[::2] == (1, [["x-odd"]])
@@ -111,17 +109,6 @@ async def test_a_drift_is_forgotten_when_the_operator_names_who_asks(gateways: G
         assert (await seen(rig))[2][1:] == [["x-id"]], "what is named may drift too"
 
 
-async def test_a_head_that_is_remembered_is_looked_at_once(gateways: Gateways) -> None:
-    async with rig_with(gateways, ONE_PAGE, log=LOG) as rig:
-        one = await rig.client()
-        for number in range(1, 2 * MIN):
-            await one.send(rig.post(filtered()))
-            assert (await one.response(number)).status == 200
-        [pool] = rig.app._pools.of.values()
-        [last] = pool.context.drift._sessions.values()
-        assert len(last.seen) == 1
-
-
 # ---- what belongs to one message of the caller's ----
 
 
@@ -154,13 +141,7 @@ NAMES = {
 @pytest.mark.parametrize("given", [[b"Mcp-Method: tasks/list"], [b"MCP-METHOD: tasks/list", b"mcp-name: x"]])
 async def test_mcp_method_and_name_say_what_an_own_request_is(rig: Rig, given: list[bytes]) -> None:
     """SEP-2243, SEP-2663: a server may refuse a head that differs from the message, and a balancer goes by it."""
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
-        found = page([]) if message["method"] == "tasks/list" else task(message["params"]["taskId"])
-        return answer(result(message["id"], found))
-
-    rig.serve(script)
+    rig.serve(Server({None: page([])}, get=task))
     await rig.ask(rig.post(filtered(taskIds=list(NAMES)), *given))
     await rig.ask(rig.post(filtered(), *given))
     assert rig.asked("tasks/get") and rig.asked("tasks/list")
@@ -222,16 +203,13 @@ async def test_all_else_of_such_a_caller_passes_and_nothing_is_noted_of_it(
     gateways: Gateways, proof: list[bytes]
 ) -> None:
     """Its tasks could be shown to nobody, and each would displace another's index."""
-
-    async with rig_with(gateways, answers) as rig:
+    async with rig_with(gateways, ANSWERS) as rig:
         asked = [call("tasks/list"), call("tasks/get", taskId="t-1"), call("tools/call", name="x", task={})]
         for number, message in enumerate(asked):
-            got = await rig.ask(rig.post(message, *signed(proof, number)))
-            assert got.status == 200 and "error" not in final(got)
+            assert "error" not in final(await rig.ask(rig.post(message, *signed(proof, number))))
         assert [body(request) for request in rig.upstream.requests] == asked
-        passed = rig.upstream.requests[-1]
         for line in signed(proof, len(asked) - 1):
-            assert passed.value(line.partition(b":")[0]) == line.partition(b": ")[2]
+            assert rig.upstream.requests[-1].value(line.partition(b":")[0]) == line.partition(b": ")[2]
         assert (await rig.gateway.metrics())["taskgate_index_sessions", ()] == 0
 
 
@@ -246,39 +224,194 @@ async def test_a_request_that_is_paid_tells_of_tasks_where_it_is_of_the_same_cal
             refused(await rig.ask(rig.post(filtered(), who, b"X-PAYMENT: e2")), "X-PAYMENT")
 
 
-def initializing(tasks: Json, stream: bool) -> Script:
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("filters", [False, True])
+async def test_what_it_cannot_get_is_not_advertised_to_such_a_caller(rig: Rig, stream: bool, filters: bool) -> None:
+    """Where the server filters natively, such a caller's lists are the server's."""
+
     async def script(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
+        message, listed = body(asked), {"filter": {}} if filters else {}
         if message["method"] != "initialize":
             return answer(fault(message["id"], -32601, "what the server says"))
-        said = result(message["id"], {**initialized(), "capabilities": {"tasks": tasks}})
-        given = b"Mcp-Session-Id: s-1"
+        tasks = {"list": listed, "requests": {"tools": {"call": {}}}}
+        said, given = result(message["id"], {**initialized(), "capabilities": {"tasks": tasks}}), b"Mcp-Session-Id: s-1"
         return response(event(said), b"Content-Type: text/event-stream", given) if stream else answer(said, given)
 
-    return script
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_it_cannot_get_is_not_advertised_to_such_a_caller(rig: Rig, stream: bool) -> None:
-    tasks: Json = {"list": {}, "requests": {"tools": {"call": {}}}}
-    rig.serve(initializing(tasks, stream))
-    for fields, has_filter in ([b"DPoP: a"], False), ([], True):
-        got = await rig.ask(post(call("initialize"), *fields))
-        assert ("filter" in final(got)["result"]["capabilities"]["tasks"]["list"]) is has_filter
-        if not has_filter:
-            assert (got.value(b"content-length") is None) is False
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_server_that_filters_natively_gets_such_a_callers_lists(rig: Rig, stream: bool) -> None:
-    rig.serve(initializing({"list": {"filter": {}}}, stream))
-    await rig.ask(post(call("initialize"), b"DPoP: a"))
-    got = await rig.ask(post(filtered(), b"Mcp-Session-Id: s-1", b"DPoP: b"))
-    assert final(got)["error"]["message"] == "what the server says"
+    rig.serve(script)
+    for fields in [[b"DPoP: a"], []]:
+        opened = final(await rig.ask(post(call("initialize"), *fields)))
+        assert ("filter" in opened["result"]["capabilities"]["tasks"]["list"]) is (filters or not fields)
+    got = final(await rig.ask(post(filtered(), b"Mcp-Session-Id: s-1", b"DPoP: b")))
+    assert (got["error"]["message"] == "what the server says") is filters
 
 
 async def test_a_token_of_dpop_whose_proof_is_checked_in_front_is_asked_for(rig: Rig) -> None:
     rig.serve(ONE_PAGE)
-    session = Session(rig)
-    asked = post(filtered(), b"Mcp-Session-Id: " + session.session_id.encode(), b"Authorization: DPoP t")
-    assert ids(final(await rig.ask(asked))) == ["t-1"]
+    assert ids(final(await rig.ask(rig.post(filtered(), b"Authorization: DPoP t")))) == ["t-1"]
+
+
+# ---- who finds which tasks again: with a renewed token, in a new session, as another user ----
+
+
+class Asks(NamedTuple):
+    session: bytes = b"s-1"
+    token: bytes = b""
+    user: bytes = b""
+    cookie: bytes = b""
+
+    def post(self, message: Json) -> bytes:
+        names = (b"Mcp-Session-Id", b"Authorization", b"X-User", b"Cookie")
+        return post(message, *(b"%b: %b" % field for field in zip(names, self, strict=True) if field[1]))
+
+    @classmethod
+    def of(cls, asked: Message) -> "Asks":
+        names = (b"mcp-session-id", b"authorization", b"x-user", b"cookie")
+        return cls(*(asked.value(name) or b"" for name in names))
+
+
+Gives: TypeAlias = Callable[[Asks, Asks], bool]
+ADA = Asks(token=b"Bearer ada.1")
+RENEWED, AGAIN = ADA._replace(token=b"Bearer ada.2"), ADA._replace(session=b"s-2")
+BOB = ADA._replace(token=b"Bearer bob.1")
+HOST = Asks(token=b"Bearer host")  # it speaks for many users with one token
+NAMED, OTHER_NAME = HOST._replace(user=b"ada"), HOST._replace(user=b"bob")
+BROWSER = Asks(cookie=b"sid=ada")
+NOBODY = Asks()
+
+
+def by_user(maker: Asks, asks: Asks) -> bool:
+    """A server that knows its users by their tokens, renewed or not, by `X-User`, or by a cookie."""
+    one, other = ((who.token.partition(b".")[0], who.user, who.cookie) for who in (maker, asks))
+    return one == other
+
+
+def by_session(maker: Asks, asks: Asks) -> bool:
+    """The TypeScript SDK from 1.32 on."""
+    return maker.session == asks.session
+
+
+def by_id(_maker: Asks, _asks: Asks) -> bool:
+    return True
+
+
+def serving(gives: Gives) -> Script:
+    """Each `tools/call` makes a task; the list is empty."""
+    made: dict[str, Asks] = {}
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message, who = body(asked), Asks.of(asked)
+        if message["method"] == "tasks/list":
+            return answer(result(message["id"], page([])))
+        if message["method"] == "tools/call":
+            made[name := message["params"]["name"]] = who
+            return answer(result(message["id"], {"task": task(name)}))
+        task_id = message["params"]["taskId"]
+        if task_id in made and gives(made[task_id], who):
+            return answer(result(message["id"], task(task_id)))
+        return answer(fault(message["id"], -32602, "Task not found"))
+
+    return script
+
+
+async def listed(rig: Rig, who: Asks) -> list[str]:
+    return ids(final(await rig.ask(who.post(filtered()))))
+
+
+@pytest.mark.parametrize(
+    ("gives", "maker", "asks", "find_again", "shown", "is_asked"),
+    [
+        (by_user, ADA, RENEWED, "credentials", True, True),  # a renewed token
+        (by_user, ADA, RENEWED, "session", True, True),
+        (by_user, ADA, AGAIN, "credentials", True, True),  # the client was started again
+        (by_user, ADA, AGAIN, "session", False, False),
+        (by_user, ADA, RENEWED._replace(session=b"s-2"), "credentials", False, False),  # both: nothing tells who
+        (by_user, ADA, BOB, "credentials", False, True),  # another user in the session: the server denies it
+        (by_user, ADA, BOB._replace(session=b"s-2"), "credentials", False, False),
+        (by_user, NAMED, OTHER_NAME, "credentials", False, False),  # a field names the user
+        (by_user, NAMED, NAMED._replace(session=b"s-2"), "credentials", True, True),
+        (by_user, HOST, HOST._replace(session=b"s-2"), "credentials", True, True),  # one token for all users
+        (by_user, HOST, HOST._replace(session=b"s-2"), "session", False, False),
+        (by_user, BROWSER, BROWSER._replace(session=b"s-2"), "credentials", True, True),
+        (by_user, BROWSER, BROWSER._replace(session=b"s-2"), "session", False, False),
+        (by_user, NOBODY, NOBODY._replace(session=b"s-2"), "credentials", False, False),  # no credentials
+        (by_session, ADA, RENEWED, "credentials", True, True),
+        (by_session, ADA, AGAIN, "credentials", False, True),
+        (by_id, ADA, BOB, "credentials", True, True),  # as his own `tasks/get` gives it
+        (by_id, ADA, BOB._replace(session=b"s-2"), "credentials", False, False),
+        (by_id, NAMED, OTHER_NAME, "credentials", False, False),
+    ],
+)
+async def test_who_sees_what(
+    gateways: Gateways, gives: Gives, maker: Asks, asks: Asks, find_again: str, shown: bool, is_asked: bool
+) -> None:
+    async with rig_with(gateways, serving(gives), index={"max_age": 0, "find_again": find_again}) as rig:
+        await rig.ask(maker.post(call("tools/call", name="t-1", task={})))
+        for _ in range(2):  # what is denied is not asked for again
+            assert await listed(rig, asks) == ["t-1"] * shown
+            assert len(rig.asked("tasks/get")) <= 2 if shown else len(rig.asked("tasks/get")) == is_asked
+        given = final(await rig.ask(asks.post(call("tasks/get", taskId="t-1"))))
+        assert "result" in given or not shown
+        assert await listed(rig, asks) == ["t-1"] * ("result" in given)
+        assert await listed(rig, maker) == ["t-1"]
+
+
+@pytest.mark.parametrize(("status", "renewed", "again"), [(401, ["t-1"], ["t-1"]), (404, [], ["t-1"])])
+async def test_a_refusal_forgets_no_id_and_the_end_of_a_session_those_of_the_session(
+    gateways: Gateways, status: int, renewed: list[str], again: list[str]
+) -> None:
+    serves = serving(by_user)
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        if body(asked)["method"] == "ping":
+            return answer(b"", status=b"%d No" % status)
+        return await serves(asked, peer)
+
+    async with rig_with(gateways, script) as rig:
+        await rig.ask(ADA.post(call("tools/call", name="t-1", task={})))
+        assert await listed(rig, ADA) == ["t-1"]
+        assert (await rig.ask(ADA.post(call("ping")))).status == status
+        assert await listed(rig, RENEWED) == renewed
+        assert await listed(rig, AGAIN) == again
+
+
+@pytest.mark.parametrize("said", [b"400", b"403", b"404", b"500", -32603])
+async def test_no_list_fails_for_an_id_that_is_found_again(gateways: Gateways, said: bytes | int) -> None:
+    """Some servers deny a task by a status, or by another error. It is asked for again after the next crawl."""
+    serves, denies = serving(by_user), [True]
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] == "tasks/get" and denies and Asks.of(asked) != ADA:
+            if isinstance(said, int):
+                return answer(fault(message["id"], said, "Internal error"))
+            return answer(fault(message["id"], -32602, "no"), status=said + b" No")
+        return await serves(asked, peer)
+
+    async with rig_with(gateways, script, index={"max_age": 0, "full_crawl_interval": 0}) as rig:
+        for number in range(12):
+            await rig.ask(ADA.post(call("tools/call", name=f"t-{number}", task={})))
+        for asks in (RENEWED, AGAIN):
+            for _ in range(3):
+                assert await listed(rig, asks) == []
+        assert len(await listed(rig, ADA)) == 12
+        denies.clear()
+        for asks in (RENEWED, AGAIN):
+            await listed(rig, asks)
+            assert len(await listed(rig, asks)) == 12
+
+
+async def test_a_notification_makes_no_id_seen_for_others(gateways: Gateways) -> None:
+    """Only an answer to a caller shows that a task is his: some servers tell every session of every task."""
+    serves = serving(by_id)
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] != "ping":
+            return await serves(asked, peer)
+        told = notification("notifications/tasks/status", **task("t-1"))
+        return stream() + chunked(event(told), event(result(message["id"], {})))
+
+    async with rig_with(gateways, script) as rig:
+        await rig.ask(ADA.post(call("ping")))
+        assert await listed(rig, RENEWED) == []
+        assert rig.asked("tasks/get") == []

@@ -11,28 +11,20 @@ a test's time.
 
 import asyncio
 import gzip
-import itertools
+import zlib
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.launch import Gateways, eventually
+from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, dumps, fault, filtered, initialized, notification, page, result, task
-from tests.relay.rig import Rig, Server, Session, body, final, rig_with, told
-from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
+from tests.relay.messages import call, dumps, filtered, initialized, page, result, task
+from tests.relay.rig import Rig, Server, Session, body, final, rig_with, says
+from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, event, post, request, response, stream
 
 EVENTS = b"text/event-stream"
 TASKS = [task("t-1"), task("t-2", "completed", "2026-01-02T00:00:00Z")]
-FILTER: Json = {
-    "methods": ["tools/call"], "taskIds": True, "status": True, "createdAt": {"before": True, "after": True},
-    "lastUpdatedAt": {"before": True, "after": True},
-    "order": {"by": ["createdAt", "lastUpdatedAt"], "direction": ["asc", "desc"]},
-}  # fmt: skip
-
-
-def get(*fields: bytes, target: bytes = b"/mcp") -> bytes:
-    return request(target=target, fields=[b"Accept: text/event-stream", *fields])
 
 
 # ---- streams ----
@@ -40,7 +32,7 @@ def get(*fields: bytes, target: bytes = b"/mcp") -> bytes:
 
 async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
     """Every time limit of that gateway is a second or less; the stream is quiet for longer than all of them."""
-    one, peer = await hasty_rig.begin(get())
+    one, peer = await hasty_rig.begin(request(fields=[b"Accept: text/event-stream"]))
     await asyncio.sleep(2.2)
     await peer.send(stream())
     await one.hears(b"\r\n\r\n")
@@ -56,88 +48,37 @@ async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
 # ---- sessions and authorization ----
 
 
-async def test_a_session_that_its_client_has_ended_is_not_answered_from_what_is_known(gateways: Gateways) -> None:
-    """The index is fresh for a minute here."""
-    list_tasks, gone = Server({None: page(TASKS)}), asyncio.Event()
-
-    async def script(asked: Message, peer: Peer) -> bytes | None:
-        if asked.method == b"DELETE":
-            gone.set()
-            return response(b"")
-        return answer(fault(None, -32001, "gone"), status=b"404 No") if gone.is_set() else await list_tasks(asked, peer)
-
-    async with rig_with(gateways, script, index={"max_age": "60s"}) as rig:
-        session = Session(rig)
-        assert (await session.ask(filtered(1))).status == 200
-        assert (await rig.ask(request(b"DELETE", fields=session.fields()))).status == 200
-        assert (await session.ask(filtered(2))).status == 404
-
-
 async def test_sessions_are_not_leaked_when_nobody_sends_delete(hasty_rig: Rig) -> None:
-    """`index.idle_timeout` is a second there."""
+    """`index.idle_timeout` is a second there. The ids that these callers have seen stay for a day (7.12)."""
     hasty_rig.serve(Server({None: page(TASKS)}))
     for _ in range(5):
         assert (await Session(hasty_rig).ask(filtered())).status == 200
-
-    async def gauge() -> float:
-        return (await hasty_rig.gateway.metrics())["taskgate_index_sessions", ()]
-
-    assert await gauge() >= 1
-
-    async def nothing_left() -> bool:
-        metrics = await hasty_rig.gateway.metrics()
-        # The ids that these callers have seen stay for a day (7.12).
-        return metrics["taskgate_index_sessions", ()] == 0 and metrics["taskgate_index_bytes", ()] < 2000 * 5
-
-    await eventually(nothing_left, "the index of every session is dropped")
+    sessions, size_bytes = ("taskgate_index_sessions", ()), ("taskgate_index_bytes", ())
+    await hasty_rig.gateway.until(lambda now: now[sessions] >= 1, "an index")
+    await hasty_rig.gateway.until(lambda now: now[sessions] == 0 and now[size_bytes] < 2000 * 5, "none is left")
 
 
 # ---- messages ----
-
-
-@pytest.mark.parametrize("cuts", [[], [3], [60], [-4]], ids=str)
-async def test_every_member_of_a_gzipped_event_stream_is_read(rig: Rig, cuts: list[int]) -> None:
-    """A gzip stream may have several members, such as one for each event (RFC 1952, 2.2)."""
-    one, peer = await rig.begin(post(call("initialize"), b"Accept-Encoding: gzip"))
-    first, second = event(notification("first")), event(result(1, initialized()))
-    packed = gzip.compress(first) + gzip.compress(b"") + gzip.compress(second)
-    places = [0, *(cut % len(packed) for cut in cuts), len(packed)]
-    pieces = [chunk(packed[low:high]) for low, high in itertools.pairwise(places)]
-    await peer.send(stream(b"Content-Encoding: gzip"), *pieces, LAST_CHUNK)
-    told_first, told_second = told(await one.response())
-    assert told_first == notification("first")
-    assert told_second["result"]["capabilities"]["tasks"]["list"]["filter"] == FILTER
-
-
-@pytest.mark.parametrize("missing", [1, 8, 40])
-async def test_a_gzipped_event_stream_that_stops_short_does_not_look_whole(rig: Rig, missing: int) -> None:
-    """The framing of the upstream's stream was whole, and so was once that of the decoded stream."""
-    one, peer = await rig.begin(post(call("initialize"), b"Accept-Encoding: gzip"))
-    packed = gzip.compress(event(result(1, initialized())))[:-missing]
-    await peer.send(stream(b"Content-Encoding: gzip"), chunk(packed), LAST_CHUNK)
-    got = await one.response()  # 502 where all of it came at once, and the head had not gone out
-    assert not got.whole or got.status == 502
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("missing", [1, 8])
 async def test_a_gzip_body_that_stops_short_puts_all_in_doubt(gateways: Gateways, streamed: bool, missing: int) -> None:
     """What its end would have said is unknown. It was not noticed where the body is only looked at."""
-    async with rig_with(gateways, index={"max_age": "60s"}) as rig:
+    said = dumps(result(1, task("t-1", "completed")))
+    packed = gzip.compress(event(said) if streamed else said)[:-missing]
+    whole = stream(b"Content-Encoding: gzip") + chunk(packed) + LAST_CHUNK
+    server = Server({None: page([task("t-1")])})
+
+    async def short(asked: Message, peer: Peer) -> bytes | None:
+        if body(asked)["method"] == "tasks/list":
+            return await server(asked, peer)
+        return whole if streamed else answer(packed, b"Content-Encoding: gzip")
+
+    async with rig_with(gateways, short, index={"max_age": "60s"}) as rig:
         session = Session(rig)
-
-        async def short(asked: Message, _peer: Peer) -> bytes:
-            if body(asked)["method"] == "tasks/list":
-                return answer(result(body(asked)["id"], page([task("t-1")])))
-            said = dumps(result(1, task("t-1", "completed")))
-            packed = gzip.compress(event(said) if streamed else said)[:-missing]
-            if streamed:
-                return stream(b"Content-Encoding: gzip") + chunk(packed) + LAST_CHUNK
-            return answer(packed, b"Content-Encoding: gzip")
-
-        rig.serve(short)
-        await session.ask(filtered())
-        await session.ask(filtered())
+        for _ in range(2):
+            await session.ask(filtered())
         assert len(rig.asked("tasks/list")) == 1
         got = await rig.ask(post(call("tasks/get", taskId="t-1"), *session.fields(), b"Accept-Encoding: gzip"))
         assert got.whole and got.value(b"content-encoding") == b"gzip", "it passes as it came"
@@ -191,13 +132,129 @@ async def test_an_encoded_answer_to_a_crawl_is_an_error_or_right(rig: Rig) -> No
     assert rig.upstream.requests[0].value(b"accept-encoding") == b"identity"
 
 
-@pytest.mark.parametrize("kind", [b"application/json", b"application/octet-stream"])
-async def test_there_is_no_body_limit_that_nobody_set(process_rig: Rig, kind: bytes) -> None:
-    """Beyond 1 MiB, and beyond what is inspected (4 MiB): up and down, whole, with the server's own status."""
-    size = 6 << 20
-    data = b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"status":["working"],"pad":"%b"}}' % (b"x" * size)
-    one, peer = await process_rig.begin(request(b"POST", fields=[b"Content-Type: " + kind], body=data))
-    assert process_rig.upstream.requests[0].body == data
-    await peer.send(response(data, b"Content-Type: " + kind))
-    got = await one.response()
-    assert (got.status, got.body) == (200, data)
+# ---- a body that is edited, moved or decoded has no digest of what it was; every other body keeps its digests ----
+
+DIGESTS = [
+    b"Content-Digest: sha-256=:d435Qo+nKZ+gLcUHn7GQtQ72hiBVAgqoLsZnZPiTGPk=:",
+    b"Repr-Digest: sha-256=:d435Qo+nKZ+gLcUHn7GQtQ72hiBVAgqoLsZnZPiTGPk=:",
+    b"DIGEST: sha-256=d435Qo",
+    b"Content-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==",
+    b'etag: W/"1"',
+]
+NAMES = {line.partition(b":")[0].lower() for line in DIGESTS}
+OTHERS = [b"Want-Repr-Digest: sha-256=1", b"X-Digest: 1"]
+ANNOUNCED = b"Trailer: Content-Digest, Server-Timing, ETag"
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "gzip of several members": lambda data: b"".join(map(gzip.compress, (data[:9], b"", data[9:]))),  # RFC 1952, 2.2
+    "deflate": zlib.compress,
+}
+FRAMINGS = ["length", "chunks", "close", *PACKED]
+
+
+def told(message: Message) -> set[bytes]:
+    announced = b",".join(message.values(b"trailer")).lower().replace(b" ", b"").split(b",")
+    return {name.lower() for name, _ in (*message.fields, *message.trailers)}.union(announced) & NAMES
+
+
+def framed(framing: str, data: bytes, kind: bytes, fields: Sequence[bytes], status: bytes = b"200 OK") -> bytes:
+    fields = [b"Content-Type: " + kind, *DIGESTS, *fields]
+    if framing == "length":
+        return response(data, *fields, status=status)
+    if framing == "close":
+        return b"\r\n".join([b"HTTP/1.1 " + status, *fields, b"", data])
+    if framing in PACKED:
+        fields, data = [*fields, b"Content-Encoding: " + framing.split()[0].encode()], PACKED[framing](data)
+    head = [b"HTTP/1.1 " + status, *fields, ANNOUNCED, b"Transfer-Encoding: chunked", b"", b""]
+    return b"\r\n".join(head) + chunked(data, trailers=[*DIGESTS, b"Server-Timing: x"])
+
+
+async def exchanged(rig: Rig, asked: bytes, said: bytes) -> Message:
+    """The response to a request, answered so; the upstream closes behind a response without a length."""
+    one, peer = await rig.begin(asked)
+    await peer.send(said)
+    if b"Content-Length" not in said and b"Transfer-Encoding" not in said:
+        peer.finish()
+    return await one.response()
+
+
+def check(got: Message, edited: bool) -> None:
+    assert got.whole
+    assert told(got) == (set() if edited else NAMES)
+    assert got.values(b"want-repr-digest") == [b"sha-256=1"]
+    if got.trailers:
+        assert (b"Server-Timing", b"x") in got.trailers
+        assert b"server-timing" in (got.value(b"trailer") or b"").lower()
+
+
+INITIALIZED, PLAIN = (
+    dumps(result(1, initialized())),
+    dumps(result(1, {"protocolVersion": "2025-11-25", "capabilities": {}})),
+)
+JSON, STREAM = b"application/json", b"text/event-stream"
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize(("data", "edited"), [(INITIALIZED, True), (PLAIN, False)], ids=["edited", "as it came"])
+async def test_an_initialize(rig: Rig, framing: str, data: bytes, edited: bool) -> None:
+    for _ in range(3):  # a head that comes again is remembered
+        got = await exchanged(rig, post(call("initialize")), framed(framing, data, JSON, OTHERS))
+        check(got, edited)
+        assert (b'"filter"' in got.body) is edited or framing in PACKED
+    check(await exchanged(rig, post(call("tools/list")), framed(framing, data, JSON, OTHERS)), edited=False)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("data", [INITIALIZED, PLAIN], ids=["edited", "as it came"])
+async def test_a_stream_in_which_an_event_may_be_edited(rig: Rig, framing: str, data: bytes) -> None:
+    for asked in (post(call("initialize")), request(fields=[b"Last-Event-ID: 7", b"Accept: text/event-stream"])):
+        got = await exchanged(rig, asked, framed(framing, event(data), STREAM, OTHERS))
+        check(got, edited=True)
+        assert (b'"filter"' in got.body) is (data is INITIALIZED)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_a_stream_in_which_none_may(rig: Rig, framing: str) -> None:
+    endpoint = b"event: endpoint\ndata: http://%b/m\n\n" % rig.place.authority
+    get = request(fields=[b"Accept: text/event-stream"])
+    for asked, said in ((post(call("tools/call", name="x")), event(result(1, {}))), (get, endpoint)):
+        check(await exchanged(rig, asked, framed(framing, said, STREAM, OTHERS)), edited=False)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("target", [b"/.well-known/oauth-protected-resource", b"/any"])
+async def test_a_document_that_is_moved(rig: Rig, framing: str, target: bytes) -> None:
+    for origin in (rig.place.authority, b"elsewhere.example"):
+        data = dumps({"resource": f"http://{origin.decode()}/mcp", "authorization_servers": ["https://a.example"]})
+        got = await exchanged(rig, request(target=target), framed(framing, data, JSON, OTHERS))
+        check(got, edited=origin == rig.place.authority)
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_refusal_of_the_gateways_own_request(rig: Rig, named: bool) -> None:
+    """It is relayed with the client's id in place of the gateway's, if it names that."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        said = {"jsonrpc": "2.0", "id": body(asked)["id"] if named else None, "error": {"code": -1, "message": "no"}}
+        return framed("chunks", dumps(said), JSON, OTHERS, b"401 Unauthorized")
+
+    rig.serve(script)
+    got = await rig.ask(rig.post(filtered(7)))
+    assert (got.status, body(got)["id"], told(got)) == (401, 7 if named else None, set() if named else NAMES)
+
+
+@pytest.mark.parametrize("in_chunks", [False, True])
+async def test_a_request_whose_ttl_is_lowered(gateways: Gateways, in_chunks: bool) -> None:
+    async with rig_with(gateways, says(answer(result(1, page([])))), guards={"task_ttl_max": "1m"}) as rig:
+        for ttl, edited in [(90_000, True), (50_000, False), (90_000, True), (60_001, True), (10_000, False)] * 2:
+            data = dumps(call("tools/call", name="x", task={"ttl": ttl}))
+            fields = [b"Content-Type: application/json", *DIGESTS, *OTHERS]
+            if in_chunks:
+                fields += [ANNOUNCED, b"Transfer-Encoding: chunked"]
+                asked = request(b"POST", fields=fields) + chunked(data, trailers=[*DIGESTS, b"Server-Timing: x"])
+            else:
+                asked = request(b"POST", fields=fields, body=data)
+            assert final(await rig.ask(asked))
+            came = rig.upstream.requests[-1]
+            check(came, edited)
+            assert (body(came)["params"]["task"]["ttl"] == ttl) is not edited

@@ -1,16 +1,30 @@
 """Requests must not be lost or answered twice, also where upstreams break HTTP (RFC 9110, 9.2.2)."""
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
 
+from gateway.config import Limits, Url
+from gateway.config import Upstream as Config
+from gateway.errors import UpstreamBroken
+from gateway.http.fields import Headers
+from gateway.http.head_cache import HeadCache
+from gateway.http.response_parser import authenticates_connection
+from gateway.transport.base_connection import Links
 from gateway.transport.body import HELD_BYTES_MAX
-from tests.launch import Gateways
+from gateway.transport.memory_budget import Buffers
+from gateway.upstream.connection_pool import Pool
+from tests.launch import Gateways, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
-from tests.relay.messages import call, dumps, filtered, page, result, task
-from tests.relay.rig import Rig, Server, final, rig_with
-from tests.relay.wire import answer, post, request, response
+from tests.relay.conftest import SMALL_HEADER_BYTES
+from tests.relay.http1 import Message
+from tests.relay.messages import call, dumps, filtered, initialized, page, result, task
+from tests.relay.rig import Rig, Server, final, own, rig_with
+from tests.relay.wire import answer, chunked, post, request, response
+from tests.upstream import Upstream
 
 JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
@@ -119,29 +133,37 @@ async def test_a_body_that_nobody_read_does_not_hold_up_the_next_request(gateway
 OWN_BYTES: Final = 8 << 20  # of one connection, at most, that the gateway has in its own memory
 
 
-async def test_a_slow_reader_slows_the_upstream(process_rig: Rig) -> None:
+@pytest.mark.parametrize("what", ["a body", "1xx responses"])
+async def test_a_slow_reader_slows_the_upstream(process_rig: Rig, what: str) -> None:
     """DESIGN 3.4: back-pressure reaches the other side; what the gateway holds is bounded."""
     one, peer = await process_rig.begin(request())
     one.pause()
-    total = kernel_bytes_max() + OWN_BYTES + (16 << 20)
-    await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total)
-    piece, sent = b"x" * (1 << 20), 0
+    pieces = (kernel_bytes_max() + OWN_BYTES >> 20) + 16
+    piece, last = b"x" * (1 << 20), b""
+    if what == "a body":
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (pieces * len(piece)))
+    else:
+        piece, last = b"HTTP/1.1 103 Early Hints\r\nLink: %b\r\n\r\n" % (b"x" * 1000) * 1000, response(b"mine")
+    sent = 0
 
     async def pour() -> None:
         nonlocal sent
-        while sent < total:
+        while sent < pieces:
             await peer.send(piece)
-            sent += len(piece)
+            sent += 1
+        await peer.send(last)
 
     pouring = asyncio.create_task(pour())
     stalled_at = -1
     while stalled_at != sent:  # ends when nothing has moved for a while
         stalled_at = sent
-        await asyncio.sleep(0.4)
-    assert sent < total - (16 << 20), f"{sent} bytes taken from the upstream that the client did not want yet"
+        await asyncio.sleep(0.5)
+    assert sent < pieces - 16, f"{sent} MB taken from the upstream that the client did not want yet"
+    assert (await process_rig.exchange(request(), response(b"other"))).body == b"other"
     one.resume()
     await pouring
-    assert len((await one.response()).body) == total
+    assert (await one.response()).body == (last[-4:] or piece * pieces)
+    assert one.received.count(b" 103 ") == (1000 * pieces if last else 0)
 
 
 async def test_a_slow_upstream_slows_the_client(process_rig: Rig) -> None:
@@ -177,3 +199,226 @@ async def test_a_filtered_answer_to_http_1_0_and_to_close(rig: Rig) -> None:
         got = await one.response()
         assert len(final(got)["result"]["tasks"]) == 1
         assert await one.ends() == "fin"
+
+
+# ---- a connection in doubt serves nobody ----
+
+OK = b"Content-Length: 2\r\n\r\nok"
+CLOSE = b"Connection: close"
+KEEP = b"Connection: keep-alive"
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def next_goes(rig: Rig, one: Client, peer: Peer, is_same: bool) -> None:
+    """The next request of a client goes out on the same connection, or on another, and gets its own answer."""
+    await one.send(request())
+    other = await rig.upstream.request(2)
+    assert (other is peer) is is_same
+    await other.send(response(b"mine"))
+    assert (await one.response(2)).body == b"mine"
+
+
+# ---- what nobody asked for ----
+
+
+async def test_after_what_nobody_asked_for_each_exchange_has_its_own_connection(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        one, peer = await rig.answered(request(), response(b"first"))
+        await peer.send(response(b"poison"))
+        await peer.ends()
+        assert (await logged(rig.gateway, "nobody asked for"))["upstream"] == "up"
+        for number in (2, 3, 4):
+            await one.send(request())
+            peer = await rig.upstream.request(number)
+            await peer.send(response(b"mine"))
+            assert (await one.response(number)).body == b"mine"
+            await peer.ends()
+        assert len(rig.upstream.connections) == 4
+
+
+class Direct:
+    """A pool on the test's own loop, so that a connection can be used again without a turn of the loop."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.upstream = Upstream(listening)
+        config = Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/"))
+        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache())
+
+    async def ask(self, said: bytes) -> tuple[Peer, bytes]:
+        """One exchange, answered with `said`: the server's side of its connection, and the body."""
+        known = len(self.upstream.requests)
+        async with self.pool.call(b"GET") as exchange:
+            waiting = asyncio.create_task(exchange.send_all(GET, b"", None, again=False))
+            peer = await self.upstream.request(known + 1)
+            await peer.send(said)
+            return peer, await (await waiting).body.read()
+
+
+@pytest.fixture
+async def direct() -> AsyncIterator[Direct]:
+    with listening() as sock:
+        one = Direct(sock)
+        yield one
+        one.pool.close()
+        await one.upstream.close()
+
+
+async def test_the_socket_is_looked_at_however_short_it_was_idle(direct: Direct) -> None:
+    first, _ = await direct.ask(response(b"first"))
+    assert (await direct.ask(response(b"second")))[0] is first, "it is used again"
+    first.sock.send(response(b"poison"))  # and the loop has had no turn to read it
+    other, got = await direct.ask(response(b"mine"))
+    assert other is not first
+    assert got == b"mine"
+    third, _ = await direct.ask(response(b"mine"))
+    assert third is not other, "what was in the socket was seen for what it is"
+
+
+async def test_an_end_of_an_idle_connection_is_nothing_that_nobody_asked_for(direct: Direct) -> None:
+    first, _ = await direct.ask(response(b"first"))
+    first.finish()  # as Node does after 5 s
+    second, _ = await direct.ask(response(b"second"))
+    assert second is not first
+    assert (await direct.ask(response(b"third")))[0] is second, "its connections are used again"
+
+
+async def test_an_answer_that_comes_before_the_request_is_none(direct: Direct) -> None:
+    first, _ = await direct.ask(response(b"first"))
+    async with direct.pool.call(b"PUT") as exchange:  # it has its connection before anything goes out
+        await first.send(response(b"poison"))
+        await asyncio.sleep(0.05)
+        with pytest.raises(UpstreamBroken):
+            await exchange.send_all(GET, b"", None, again=False)
+
+
+# ---- who is asked again, and who is not ----
+
+KEPT = {
+    "HTTP/1.1": response(),
+    "HEAD": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+    "HEAD of chunks": CHUNKS,
+    "204": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "304 with a length": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\n",
+    "HTTP/1.0 that keeps": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok",
+    "chunked, and a trailer": CHUNKS + chunked(b"x", trailers=[b"A: b"]),
+    "1xx before it": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 3 + response(),
+    "1xx that has a length": b"HTTP/1.1 102 x\r\nContent-Length: 9\r\n\r\n" + response(),
+    "an offer of another protocol": response(b"ok", b"Upgrade: h2c", b"Connection: upgrade"),
+}
+
+
+LEFT = {
+    "close": response(b"ok", CLOSE),
+    "close twice": response(b"ok", CLOSE, CLOSE),
+    "close in a list": response(b"ok", b"Connection: keep-alive, Close"),
+    "close, then keep": response(b"ok", CLOSE, KEEP),
+    "keep, then close": response(b"ok", KEEP, CLOSE),
+    "HTTP/1.0": b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    "HTTP/1.0 that keeps and closes": b"HTTP/1.0 200 OK\r\n" + KEEP + b", close\r\n" + OK,
+    "HTTP/1.0 in chunks": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + chunked(b"ok"),
+    **{
+        f"close, and {trailer.decode()} as a trailer": CHUNKS.replace(b"OK\r\n", b"OK\r\n%b\r\n" % CLOSE)
+        + chunked(b"x", trailers=[trailer])
+        for trailer in (KEEP, b"Keep-Alive: timeout=5", b"Upgrade: x")
+    },
+    **{
+        f"trailers {trailers}": CHUNKS + chunked(b"x", trailers=trailers)
+        for trailers in ([CLOSE], [b"connection: x, Close"], [b"Proxy-Connection: close"], [b"X: y", CLOSE, KEEP])
+    },
+    "204 of HTTP/1.0": b"HTTP/1.0 204 No Content\r\nConnection: keep-alive\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", [*KEPT, *LEFT])
+async def test_a_connection_that_is_whole_is_kept_unless_the_server_will_close_it(rig: Rig, name: str) -> None:
+    one, peer = await rig.begin(request(b"HEAD" if name.startswith("HEAD") else b"GET"))
+    await peer.send({**KEPT, **LEFT}[name])
+    got = await one.response()
+    assert got.whole and b"lose" not in b"".join(value for _, value in got.trailers)
+    await next_goes(rig, one, peer, name in KEPT)
+
+
+# ---- answers that are none ----
+
+
+@pytest.mark.parametrize("begins", [b"0\r\nX: ", b"2;", b"2\r\nok\r\n0\r\nX: "], ids=["trailer", "extension", "behind"])
+async def test_a_trailer_or_an_extension_without_end_is_cut(small_rig: Rig, begins: bytes) -> None:
+    """llhttp reports no endless field. What is held of one has a limit all the same."""
+    one, peer = await small_rig.begin(request())
+    await peer.send(CHUNKS + begins)
+    sent = 0
+    while peer.end == "open" and sent < 200 * SMALL_HEADER_BYTES:
+        await peer.send(b"x" * SMALL_HEADER_BYTES)
+        await asyncio.sleep(0.005)
+        sent += SMALL_HEADER_BYTES
+    assert peer.end != "open"
+    assert not (await one.response()).whole
+
+
+# ---- connections that a server authenticates ----
+
+
+async def test_a_head_that_came_before_is_framed_for_each_client(rig: Rig) -> None:
+    async def answering(asked: Message, peer: Peer) -> bytes:
+        return CHUNKS + (b"" if asked.method == b"HEAD" else chunked(b"ok"))
+
+    rig.serve(answering)
+    for _ in range(4):
+        assert (await rig.ask(GET)).body == b"ok"
+        old = await rig.client(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        got = await old.response()
+        assert (got.body, got.values(b"transfer-encoding"), got.values(b"connection")) == (b"ok", [], [b"close"])
+        head = await rig.ask(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (head.body, head.values(b"transfer-encoding")) == (b"", [b"chunked"])
+        last = await rig.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (last.body, last.values(b"connection")) == (b"ok", [b"close"])
+
+
+async def test_what_comes_with_credentials_of_a_connection_is_the_servers_own(rig: Rig) -> None:
+    """Header fields do not tell such clients apart, so indexes neither answer them nor learn from them."""
+    rig.serve(Server({None: page([task("t-1")])}, {"initialize": initialized()}))
+    token, scheme = b"Authorization: Bearer a", b"Authorization: Negotiate abc"
+    assert len(final(await rig.ask(rig.post(filtered(), token)))["result"]["tasks"]) == 1
+    assert "_meta" not in final(await rig.ask(rig.post(filtered(2), scheme)))["result"], "the server's own answer"
+    offered = final(await rig.ask(rig.post(call("initialize", 3), scheme)))["result"]["capabilities"]["tasks"]["list"]
+    assert "filter" not in offered, "what is not answered is not offered"
+    asked = len(rig.upstream.requests)
+    assert final(await rig.ask(rig.post(filtered(4), token)))["result"]["_meta"]["taskgate/total"] == 1
+    assert len(rig.upstream.requests) - asked <= 1, "the other caller's index stays"
+
+
+async def test_a_crawl_never_uses_a_connection_that_was_challenged(rig: Rig) -> None:
+    """Neither one on which a client was challenged, nor one on which a crawl was challenged itself."""
+    challenged: list[Peer] = []
+
+    async def challenge(asked: Message, peer: Peer) -> bytes:
+        assert peer not in challenged, "a connection that was challenged serves another exchange"
+        challenged.append(peer)
+        return response(b"who?", b"WWW-Authenticate: Negotiate", status=b"401 Unauthorized")
+
+    rig.serve(challenge)
+    assert (await rig.ask(request())).status == 401
+    for _ in range(3):
+        got = await rig.ask(rig.post(filtered()))
+        assert (got.status, got.value(b"www-authenticate")) == (401, b"Negotiate")
+    assert len(challenged) == 4
+    await asyncio.gather(*(peer.ends() for peer in challenged))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (b"Authorization", b"Bearer NTLM", False),
+        (b"Authorization", b"NTLMv3 a", False),
+        (b"Authorization", b"Bearer abc", False),
+        (b"WWW-Authenticate", b'Bearer realm="negotiate"', False),
+        (b"WWW-Authenticate", b"Digest negotiate=1", False),
+        (b"X-Authenticate", b"NTLM", False),
+        (b"WWW-AUTHENTICATE", b",,NEGOTIATE", True),
+        (b"Authorization", b"negotiate\tabc", True),
+    ],
+)
+def test_which_schemes_authenticate_a_connection(name: bytes, value: bytes, expected: bool) -> None:
+    assert authenticates_connection(Headers([(name, value)])) is expected

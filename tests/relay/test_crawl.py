@@ -2,26 +2,23 @@
 
 import asyncio
 import contextlib
-import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from gateway.mcp import sse
 from gateway.upstream import own_requests as channel
 from gateway.upstream.own_requests import OTHERS_MAX, READ_ON_MAX
-from tests.launch import Gateways, eventually, listening, port_of
+from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, fault, filtered, notification, page, result, task
 from tests.relay.rig import (
     FOREVER_S,
-    Place,
     Rig,
+    Script,
     Server,
     Session,
     body,
@@ -29,7 +26,6 @@ from tests.relay.rig import (
     gives,
     ids,
     own,
-    rig_at,
     rig_with,
     says,
     told,
@@ -125,23 +121,6 @@ async def test_the_next_page_is_asked_for_before_this_one_is_read(rig: Rig, size
     assert [asked["params"].get("cursor") for asked in rig.asked("tasks/list")] == [None, "a"]
 
 
-async def test_the_gateway_asks_nothing_that_no_query_needs(rig: Rig) -> None:
-    """DESIGN 3.7: no session, no GET stream, no request of its own but the crawler's."""
-    rig.serve(Server(TWO_PAGES))
-    session = Session(rig)
-    await session.ask(call("initialize"))
-    await session.ask(notification("notifications/initialized"))
-    await session.ask(call("tasks/list"))
-    await session.ask(call("tasks/get", taskId="t-1"))
-    assert [r.method for r in rig.upstream.requests] == [b"POST"] * 4
-    assert [body(r)["method"] for r in rig.upstream.requests] == [
-        "initialize",
-        "notifications/initialized",
-        "tasks/list",
-        "tasks/get",
-    ]
-
-
 PAGE = b"Origin: http://localhost:6274"
 CORS = [b"Access-Control-Allow-Origin: http://localhost:6274", b"Access-Control-Expose-Headers: *", b"Vary: Origin"]
 PREFLIGHT = request(b"OPTIONS", fields=[PAGE, b"Access-Control-Request-Method: POST"])
@@ -149,31 +128,6 @@ PREFLIGHT = request(b"OPTIONS", fields=[PAGE, b"Access-Control-Request-Method: P
 
 def cors_of(message: Message) -> list[bytes]:
     return [line for line in (b": ".join(f) for f in message.fields) if line in CORS]
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_a_browser_may_read_a_filtered_answer_as_it_may_the_servers(rig: Rig, streamed: bool) -> None:
-    """What the upstream says of CORS is on the answer that the gateway gives in its place, from the index as well."""
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        said = result(body(asked)["id"], page(TASKS))
-        return stream(*CORS) + chunk(event(LOG) + event(said)) + LAST_CHUNK if streamed else answer(said, *CORS)
-
-    rig.serve(script)
-    for number in (1, 2):
-        got = await rig.ask(rig.post(filtered(number), PAGE))
-        assert (got.value(b"content-type") == b"text/event-stream") is (streamed and number == 1)
-        assert cors_of(got) == CORS
-    assert len(rig.asked("tasks/list")) == 1
-
-
-async def test_a_page_may_read_why_a_request_that_is_proved_gets_no_list(rig: Rig) -> None:
-    """As its preflight says: no answer to a request with another proof says it."""
-    rig.serve(says(response(b"", PAGE.replace(b"Origin", b"Access-Control-Allow-Origin"))))
-    await rig.ask(PREFLIGHT)
-    for number in range(3):
-        got = await rig.ask(rig.post(filtered(), PAGE, b"DPoP: %d" % number))
-        assert got.value(b"access-control-allow-origin") == b"http://localhost:6274"
 
 
 async def test_streams_that_are_read_on_behind_their_response_are_counted_for_the_gateway(
@@ -196,29 +150,42 @@ async def test_streams_that_are_read_on_behind_their_response_are_counted_for_th
         assert sum(peer.end == "open" for peer in begun) == READ_ON_MAX
 
 
+def _streamed(data: bytes, *fields: bytes) -> Script:
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return stream(*fields) + chunk(data + event(result(body(asked)["id"], page(TASKS)))) + LAST_CHUNK
+
+    return script
+
+
+@pytest.mark.parametrize("script", [_streamed(event(LOG), *CORS), gives(page(TASKS), *CORS)], ids=["streamed", "whole"])
+async def test_a_browser_may_read_a_filtered_answer_as_it_may_the_servers(rig: Rig, script: Script) -> None:
+    """What the upstream says of CORS is on the answer that the gateway gives in its place, from the index as well."""
+    rig.serve(script)
+    for number in (1, 2):
+        assert cors_of(await rig.ask(rig.post(filtered(number), PAGE))) == CORS
+    assert len(rig.asked("tasks/list")) == 1
+
+
 @pytest.mark.parametrize("asked_before", ["preflight", "ping"])
 async def test_a_browser_may_read_what_is_wrong(gateways: Gateways, asked_before: str) -> None:
     """Errors have the CORS fields that the upstream last gave that page: a -32602, and the 502 after it has gone."""
-    sock = listening()
-    async with gateways.in_process(port_of(sock), index={"max_age": 0}) as gateway, rig_at(Place(gateway, sock)) as rig:
-        await rig.exchange(
-            rig.post(call("ping"), PAGE) if asked_before == "ping" else PREFLIGHT,
-            response(b"", *CORS, b"Access-Control-Max-Age: 5"),
-        )
+    async with rig_with(gateways, index={"max_age": 0}) as rig:
+        asked = rig.post(call("ping"), PAGE) if asked_before == "ping" else PREFLIGHT
+        await rig.exchange(asked, response(b"", *CORS, b"Access-Control-Max-Age: 5"))
+        if asked_before == "preflight":  # a request that is proved gets no list: no answer to one with another proof
+            assert cors_of(await rig.ask(rig.post(filtered(), PAGE, b"DPoP: 1"))) == CORS
         one, peer, own_id = await crawling(rig, filtered(7), PAGE)
         await peer.send(answer(result(own_id, page([])), *CORS))
         await one.response()  # from now on what is wrong is said without asking
         wrong = await rig.ask(rig.post(filtered(7, status=7), PAGE))
-        assert body(wrong)["error"]["code"] == -32602
-        assert cors_of(wrong) == CORS
+        assert (body(wrong)["error"]["code"], cors_of(wrong)) == (-32602, CORS)
         assert wrong.values(b"access-control-max-age") == []
-        rig.serve(Server({None: page([])}))
+        rig.serve(gives(page([])))
         assert cors_of(await rig.ask(rig.post(filtered(7, status=7), b"Origin: http://localhost:1"))) == []
         await rig.upstream.refuse()
-        for asked in (call("ping"), filtered(7)):
-            broken = await rig.ask(rig.post(asked, PAGE))
-            assert broken.status == 502
-            assert cors_of(broken) == CORS
+        for message in (call("ping"), filtered(7)):
+            broken = await rig.ask(rig.post(message, PAGE))
+            assert (broken.status, cors_of(broken)) == (502, CORS)
 
 
 QUERIES: dict[str, Json] = {"a list": {}, "a task by its id": {"taskIds": ["t-0"]}}
@@ -263,26 +230,20 @@ async def test_a_refresh_whose_clients_do_not_read_holds_up_no_later_query(
             assert told(got)[-1]["result"]["tasks"] == [now], "never backwards"
 
 
-# ---- half of a surrogate pair ----
-
-
-@pytest.mark.parametrize("params", [b'{"taskIds":["\\ud83d"]}', b'{"status":["completed"],"x":"\\ud83d"}'])
-async def test_a_query_with_a_lone_surrogate_is_answered_and_not_relayed(rig: Rig, params: bytes) -> None:
-    """It went up unread, and the whole list came back."""
-    rig.serve(Server(TWO_PAGES))
-    asked = b'{"jsonrpc":"2.0","id":"a","method":"tasks/list","params":%b}' % params
-    got = await rig.ask(request(b"POST", body=asked, fields=[b"Content-Type: application/json"]))
-    assert (final(got)["id"], ids(final(got))) == ("a", [])
-
-
-async def test_a_query_whose_id_no_answer_could_repeat_passes(rig: Rig) -> None:
-    async def script(_asked: Message, _peer: Peer) -> bytes:
-        return answer(result(1, {}))
-
-    rig.serve(script)
-    asked = b'{"jsonrpc":"2.0","id":"\\udc00","method":"tasks/list","params":{"status":["completed"]}}'
-    await rig.ask(request(b"POST", body=asked, fields=[b"Content-Type: application/json"]))
-    assert [seen.body for seen in rig.upstream.requests] == [asked]
+@pytest.mark.parametrize(
+    ("asked_id", "params", "passes"),
+    [
+        (b'"a"', b'{"taskIds":["\\ud83d"]}', False),  # it went up unread, and the whole list came back
+        (b'"a"', b'{"status":["completed"],"x":"\\ud83d"}', False),
+        (b'"\\udc00"', b'{"status":["completed"]}', True),  # no answer could repeat its id
+    ],
+)
+async def test_half_of_a_surrogate_pair_in_a_query(rig: Rig, asked_id: bytes, params: bytes, passes: bool) -> None:
+    rig.serve(says(answer(result(1, {}))) if passes else Server(TWO_PAGES))
+    asked = b'{"jsonrpc":"2.0","id":%b,"method":"tasks/list","params":%b}' % (asked_id, params)
+    got = await rig.ask(post(asked))
+    assert passes == ([seen.body for seen in rig.upstream.requests] == [asked])
+    assert passes or (final(got)["id"], ids(final(got))) == ("a", [])
 
 
 # ---- what arrives on the crawler's streams (DESIGN 5.7) ----
@@ -310,71 +271,22 @@ async def test_messages_on_the_crawlers_stream_come_first_in_order_and_once(rig:
     assert (last["id"], ids(last)) == (7, ALL)
 
 
-async def test_messages_and_tasks_in_several_lines_of_json_arrive_whole(rig: Rig) -> None:
-    """Behind the first line of each, an event of the answer's had lines that are no field: its data was half a JSON."""
-
-    def in_lines(message: Json) -> bytes:
-        lines = json.dumps(message, indent=1).encode().split(b"\n")
-        return b"".join(b"data: %b\n" % line for line in lines) + b"\n"
-
-    one, peer, first_id = await crawling(rig, filtered(7))
-    await peer.send(stream() + chunk(in_lines(LOG) + in_lines(result(first_id, page(TASKS)))) + LAST_CHUNK)
-    got = await one.response()
-    first, last = [json.loads(e.data) for e in sse.Parser(1 << 20).feed(got.body) if e.data is not None]
-    assert first == LOG
-    assert ids(last) == ALL
-
-
-async def test_a_cursor_that_is_far_too_long_is_502(rig: Rig) -> None:
-    """All cursors of a crawl were kept, and those of its last pages with the session, whatever their size."""
-    one, peer, first_id = await crawling(rig, filtered(7))
-    await peer.send(answer(result(first_id, page(TASKS, "c" * 100_000))))
-    assert (await one.response()).status == 502
-
-
-async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(gateways: Gateways) -> None:
+async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it had read was held until its end, and counted nowhere."""
-    pages: dict[str | None, Json] = {None: page(TASKS[:1], "c-0"), "c-0": page([], "c-1")}
-    pages.update((f"c-{n}", page([], f"c-{n + 1}")) for n in range(1, 12))
-    pages["c-12"] = page(TASKS[1:2])
-    cursors: list[str | None] = []
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
-        if message["method"] == "tasks/get":
-            return answer(result(message["id"], TASKS[1]))
-        cursors.append(message["params"].get("cursor"))
-        return answer(result(message["id"], pages[cursors[-1]]))
-
-    async with rig_with(
-        gateways, index={"max_age": "0s", "full_crawl_interval": "1h", "page_bytes_max": "64MiB"}
-    ) as rig:
-        rig.serve(script)
+    monkeypatch.setattr("gateway.refresh.refreshes._TAIL_BYTES_MAX", 1000)
+    begins, since = {None: page(TASKS[:1], "0")}, TASKS[1]["createdAt"]
+    pages = {**begins, **{str(n): page([], str(n + 1)) for n in range(12)}, "12": page(TASKS[1:2])}
+    async with rig_with(gateways, Server(pages, get=lambda _: TASKS[1]), index={"max_age": 0}) as rig:
         session = Session(rig)
-        everything = filtered(createdAfter="2026-01-01T00:00:01Z", status=["failed", "working"])
-        assert ids(final(await session.ask(everything))) == ["t-1"]
-        large = {f"t-{n}": task(f"t-{n}", "failed", TASKS[3]["createdAt"], x="x" * (3 * MIB)) for n in range(4, 11)}
-        for number, one in enumerate(large.values()):
-            pages[f"c-{12 + number}"] = page([one, *TASKS[1:2]] if not number else [one], f"c-{13 + number}")
-        pages["c-19"] = page([])
-        cursors.clear()
-        found = ids(final(await session.ask(filtered(createdAfter="2026-01-01T00:00:01Z", status=["failed"]))))
-        assert sorted(found) == sorted(large)
-        assert None in cursors, "a crawl"
-        assert len([c for c in cursors[: cursors.index(None)] if c is not None]) < 8, "after a look that stopped"
-
-
-async def test_what_comes_behind_a_response_is_forwarded_while_the_answer_is_open(rig: Rig) -> None:
-    one, peer, first_id = await crawling(rig, filtered(7))
-    await peer.send(stream() + chunk(event(result(first_id, page(TASKS[:2], "t-1")))))
-    second, second_id = await crawl_id(rig, 2)
-    await peer.send(chunk(event(LOG)))
-    await one.hears(dumps(LOG))
-    await second.send(answer(result(second_id, page(TASKS[2:]))))
-    got = await one.response()
-    assert ids(final(got)) == ALL
-    await peer.send(chunk(event(ASKS)) + LAST_CHUNK)
-    assert one.received.count(dumps(ASKS)) == 0
+        assert ids(final(await session.ask(filtered(createdAfter=since, status=["failed", "working"])))) == ["t-1"]
+        large = [task(f"t-{n}", "failed", TASKS[3]["createdAt"], x="x" * 300) for n in range(4, 11)]
+        pages |= {str(12 + n): page([*TASKS[1 : 2 - (n > 0)], one], str(13 + n)) for n, one in enumerate(large)}
+        pages["19"], before = page([]), len(rig.asked("tasks/list"))
+        assert len(ids(final(await session.ask(filtered(createdAfter=since, status=["failed"]))))) == len(large)
+        cursors = [asked["params"].get("cursor") for asked in rig.asked("tasks/list")[before:]]
+        assert 0 < cursors.index(None) < 8, "a crawl, after a look that stopped"
 
 
 async def test_a_response_to_the_gateway_that_comes_once_more_stays_here(rig: Rig) -> None:
@@ -392,32 +304,22 @@ async def test_a_response_to_the_gateway_that_comes_once_more_stays_here(rig: Ri
 
 
 async def test_an_answer_does_not_wait_for_the_end_of_the_crawlers_stream(rig: Rig) -> None:
-    one, peer, first_id = await crawling(rig, filtered(7))
-    await peer.send(stream() + chunk(event(result(first_id, page(TASKS)))))
-    assert ids(final(await one.response())) == ALL
-    assert await peer.ends() in ("fin", "rst"), "and who never ends it is not listened to for ever"
-
-
-async def test_the_connection_of_a_crawlers_stream_that_ends_is_used_again(rig: Rig) -> None:
-    one, peer, first_id = await crawling(rig, filtered(7))
-    await peer.send(stream() + chunk(event(result(first_id, page(TASKS)))))
-    assert ids(final(await one.response())) == ALL
+    """Whoever never ends it is not listened to for ever. If it ends, its connection serves on."""
+    for ends in (False, True):
+        one, peer, first_id = await crawling(rig, filtered(7, createdAfter=f"2026-01-0{1 + ends}T00:00:00Z"))
+        await peer.send(stream() + chunk(event(result(first_id, page(TASKS)))))
+        assert len(ids(final(await one.response()))) == (0 if ends else 4)
+        if not ends:
+            assert await peer.ends() in ("fin", "rst")
     await peer.send(LAST_CHUNK)
-    for number in range(2, 50):  # until the end has been read there
+    for number in range(3, 50):  # until the end has been read there
         await one.send(request())
         asked = await rig.upstream.request(number)
         await asked.send(response(b"", b"Connection: close"))
-        await one.response(number)
+        await one.response(number - 1)
         if asked is peer:
             return
     raise AssertionError("another connection each time")
-
-
-def _streamed(data: bytes) -> Callable[[Message, Peer], Awaitable[bytes]]:
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        return stream() + chunk(data + event(result(body(asked)["id"], page(TASKS)))) + LAST_CHUNK
-
-    return script
 
 
 @pytest.mark.parametrize(
@@ -472,18 +374,6 @@ async def test_others_get_their_turn_while_a_crawlers_stream_is_read(rig: Rig) -
         ticking.cancel()
     assert ids(final(got)) == ALL
     assert 100 < most < 30_000
-
-
-async def test_a_failure_after_messages_were_forwarded_is_told_as_one(rig: Rig) -> None:
-    one, peer, _ = await crawling(rig, filtered(7))
-    await peer.send(stream() + chunk(event(LOG)))
-    await one.hears(dumps(LOG))
-    rig.serve(_resets)
-    peer.reset()
-    got = await one.response()
-    *_, last = told(got)
-    assert not got.whole or (last["id"], last["error"]["code"]) == (7, -32603)
-    assert "result" not in last
 
 
 async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_first(rig: Rig) -> None:
@@ -543,10 +433,6 @@ async def test_a_query_that_comes_while_all_clients_are_full_is_answered(gateway
         other = await session.client(filtered(2))
         assert ids(told(await other.response())[-1]) == ALL
         await answering
-
-
-async def _resets(_asked: Message, peer: Peer) -> None:
-    peer.reset()
 
 
 async def _joined(rig: Rig, session: Session) -> None:

@@ -6,15 +6,18 @@ Requests that could be read in two ways stand in the tables of tests/attack.
 import asyncio
 import socket
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 
 import pytest
 
 from gateway.downstream.listener import TURNED_AWAY_MAX
 from tests.launch import Gateway, Gateways, held_port, port_of
-from tests.peer import Client
-from tests.relay.messages import call, filtered
-from tests.relay.rig import Rig, body, failed, rig_with
-from tests.relay.wire import chunk, post, request, response
+from tests.peer import Client, Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import call, filtered, notification, page, result
+from tests.relay.rig import Rig, Script, body, failed, gives, rig_with, says
+from tests.relay.wire import LAST_CHUNK, chunk, event, post, request, response, stream
 
 TEXT = b"Content-Type: text/plain\r\n"
 
@@ -172,3 +175,42 @@ async def test_a_field_that_mcp_knows_once_is_refused_twice(gateways: Gateways, 
                 answered = await rig.ask(asked)
                 assert (answered.status == 400) == (len(given) > 1)
                 assert answered.status != 400 or name.lower().decode() in body(answered)["error"]["message"]
+
+
+# ---- answers of the gateway's own say when they were made (RFC 9110, 6.6.1) ----
+
+
+async def streamed(asked: Message, _peer: Peer) -> bytes:
+    """A filtered list whose crawl brings another message."""
+    told = event(notification("notifications/message", level="info", data="x"))
+    return stream() + chunk(told + event(result(body(asked)["id"], page([])))) + LAST_CHUNK
+
+
+LISTS = gives(page([]))
+OPERATION = post(call("tasks/get"))
+OWN: dict[str, tuple[int, Script | None, list[bytes]]] = {
+    "a filtered list": (200, LISTS, [post(filtered())]),
+    "a filtered list as a stream": (200, streamed, [post(filtered())]),
+    "a query that is wrong": (200, LISTS, [post(filtered(status=7))]),
+    "a Connection that hides": (400, LISTS, [request(fields=[b"Connection: cookie"])]),
+    "no request": (400, LISTS, [b"nonsense\r\n\r\n"]),
+    "a foreign Host": (403, LISTS, [request(host=b"evil.example")]),
+    "no upstream": (404, LISTS, [request(target=b"/")]),
+    "a head too large": (431, LISTS, [request(fields=[b"X: y"] * 300)]),
+    "too many operations": (429, LISTS, [OPERATION, OPERATION]),
+    "a broken upstream": (502, says(b"nonsense\r\n\r\n"), [request()]),
+    "an upstream that is silent": (504, None, [post(call("ping"))]),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+async def test_an_answer_of_the_gateways_own_says_when_it_was_made(gateways: Gateways, name: str) -> None:
+    status, script, asked = OWN[name]
+    upstream = {404: {"match": {"prefix": "/nowhere"}}, 504: {"response_timeout": "500ms"}}.get(status, {})
+    guards = {"task_operations_per_second": 0.01, "task_operations_burst": 1} if status == 429 else {}
+    async with rig_with(gateways, script, upstream=upstream, guards=guards) as rig:
+        got = [await rig.ask(each) for each in asked][-1]
+    assert got.status == status
+    told = (got.value(b"date") or b"").decode()
+    assert timedelta(0) <= datetime.now(UTC) - parsedate_to_datetime(told) < timedelta(seconds=30)
+    assert told.endswith(" GMT")

@@ -1,4 +1,4 @@
-"""Generated exchanges, directly and through the gateway, compared as those of the table are.
+"""The table of cases and generated exchanges, directly and through the gateway: they agree but for what DESIGN 3 lists.
 
 What is generated is legal by RFC 9110 and 9112, so there is one right way to relay it. RELAY_EXAMPLES sets how many
 there are; the default is 200.
@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.launch import Gateways, listening, port_of
+from tests.relay.cases import about_the_limit, all_cases, timed_cases
+from tests.relay.conftest import SMALL_BODY_BYTES
 from tests.relay.harness import (
     Case,
     Step,
@@ -306,3 +308,36 @@ def test_a_wilful_fault_is_found(fault: str, gateways: Gateways, monkeypatch: py
             own.run(running.__aexit__(None, None, None))
         transcript = str(failure.value).partition("]:\n")[0]
         assert transcript.count("client [") <= 1 and len(transcript) < SHOWN_CHARS_MAX, transcript
+
+
+# ---- every case of the table (cases.py) ----
+
+
+@pytest.fixture(scope="module")
+def own_loop(gateways: Gateways) -> Iterator[tuple[asyncio.Runner, Place]]:
+    """An App on asyncio's loop for all cases. In the end no task may be left."""
+    with asyncio.Runner(debug=True) as runner, listening() as sock:
+        running = gateways.in_process(port_of(sock))
+        yield runner, Place(runner.run(running.__aenter__()), sock)
+        runner.run(running.__aexit__(None, None, None))
+
+
+@pytest.mark.usefixtures("harness_alone")
+@pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
+async def test_case(straight: socket.socket, plain_place: Place, case: Case) -> None:
+    await compare(case, straight, plain_place.listening, plain_place.gateway.port)
+
+
+@pytest.mark.parametrize("case", timed_cases(), ids=lambda case: case.name)
+def test_case_on_the_loop_of_asyncio(
+    straight: socket.socket, own_loop: tuple[asyncio.Runner, Place], case: Case
+) -> None:
+    """Without uvloop, where connections end differently."""
+    runner, place = own_loop
+    runner.run(compare(case, straight, place.listening, place.gateway.port))
+
+
+@pytest.mark.usefixtures("harness_alone")
+@pytest.mark.parametrize("case", list(about_the_limit(SMALL_BODY_BYTES)), ids=lambda case: case.name)
+async def test_about_the_inspected_size(straight: socket.socket, small_place: Place, case: Case) -> None:
+    await compare(case, straight, small_place.listening, small_place.gateway.port)

@@ -2,12 +2,11 @@
 
 import asyncio
 import gzip
-import json
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from gateway.config import GuardLimits
 from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import call, dumps, fault, filtered, page, result, task
+from tests.relay.messages import Json, call, dumps, filtered, page, result, task
 from tests.relay.rig import Rig, Script, Server, body, rig_with
 from tests.relay.wire import answer, post, request
 
@@ -30,14 +29,21 @@ ASK = call("tasks/get", taskId="t")
 ALICES = post(ASK, ALICE)
 
 
-async def echo(asked: Message, peer: Peer) -> bytes:
-    """An upstream that answers every request, with an empty list."""
-    return answer(result(body(asked)["id"], page([])))
+PAGES = Server({None: page([], "2"), "2": page([], "3"), "3": page([])}, get=lambda _: None)
+
+
+async def server(asked: Message, peer: Peer) -> bytes | None:
+    """An upstream that knows no task, lists none on three pages, and has an empty result to all else."""
+    message = body(asked)
+    is_known = isinstance(message, dict) and message.get("method") in ("tasks/list", "tasks/get")
+    if is_known and str(message.get("id", "\n")).isprintable():  # else no answer could repeat it
+        return await PAGES(asked, peer)
+    return answer(result(1, {}))
 
 
 @asynccontextmanager
 async def guarded(
-    gateways: Gateways, burst: int = 2, script: Script = echo, identities_max: int = 100, **changed: Any
+    gateways: Gateways, burst: int = 2, script: Script = server, identities_max: int = 100, **changed: Any
 ) -> AsyncIterator[Rig]:
     """A rig whose clients have so many operations, and get no others in the time of a test."""
     guards = {"task_operations_per_second": 0.01, "task_operations_burst": burst, "identities_max": identities_max}
@@ -61,66 +67,88 @@ async def test_a_rate_holds_for_each_identity(gateways: Gateways) -> None:
         assert (await rig.gateway.metrics())["taskgate_failures_total", (("kind", "RateLimited"), ("upstream", "up"))]
 
 
-OPERATIONS = [
-    *(ASK, call("tasks/cancel", taskId="t"), call("tasks/result", taskId="t")),
-    *(call("tasks/list"), filtered(), call("tools/call", name="x", task={})),
-]
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda m: f"{m['method']}{len(m['params'])}")
-async def test_every_operation_on_tasks_counts(gateways: Gateways, operation: object) -> None:
-    async with guarded(gateways, burst=1) as rig:
-        assert await statuses(rig, post(operation, ALICE), post(operation, ALICE)) == [200, 429]
-
-
-async def test_nothing_else_counts(gateways: Gateways) -> None:
-    async with guarded(gateways, burst=1) as rig:
-        others = [call("tools/call", name="tasks/get"), call("ping"), call("tools/list")]
-        assert await statuses(rig, *[post(message, ALICE) for message in others * 2]) == [200] * 6
-
-
-async def echo_all(asked: Message, peer: Peer) -> bytes:
-    return answer(result(1, {}))
-
-
 def raw(data: bytes, *fields: bytes) -> bytes:
     return request(b"POST", b"/mcp", [b"Accept: application/json, text/event-stream", ALICE, *fields], data)
 
 
+def named(count: int, *fields: bytes) -> bytes:
+    return post(filtered(taskIds=[f"t{n}" for n in range(count)]), ALICE, *fields)
+
+
 GET = dumps(ASK)
 JSON_TYPE = b"Content-Type: application/json"
-UNREAD = [
-    pytest.param(raw(GET[:-2] + b',"x":' + b"[" * 2000 + b"]" * 2000 + b"}}", JSON_TYPE), id="deep"),
-    pytest.param(raw(gzip.compress(GET), JSON_TYPE, b"Content-Encoding: gzip"), id="gzip"),
-    pytest.param(raw(GET, JSON_TYPE, b"Content-Encoding: identity"), id="identity"),
-    pytest.param(raw(GET, b"Content-Type: text/plain, application/json"), id="two types"),
-    pytest.param(raw(b"[%b]" % GET, JSON_TYPE), id="a batch"),
-    pytest.param(raw(GET.ljust(200_000), JSON_TYPE), id="large"),
+OPERATIONS = [
+    *(ASK, call("tasks/cancel", taskId="t"), call("tasks/result", taskId="t")),
+    *(call("tasks/list"), filtered(), call("tools/call", name="x", task={})),
 ]
+UNREAD = {
+    "deep": raw(GET[:-2] + b',"x":' + b"[" * 2000 + b"]" * 2000 + b"}}", JSON_TYPE),
+    "gzip": raw(gzip.compress(GET), JSON_TYPE, b"Content-Encoding: gzip"),
+    "identity": raw(GET, JSON_TYPE, b"Content-Encoding: identity"),
+    "two types": raw(GET, b"Content-Type: text/plain, application/json"),
+    "a batch": raw(b"[%b]" % GET, JSON_TYPE), "large": raw(GET.ljust(200_000), JSON_TYPE),
+}  # fmt: skip
+# Each of these is an operation to a reader that ignores case, or takes the first of two members, or reads escapes.
+ODD = [
+    b'{"jsonrpc":"2.0","id":1,"METHOD":"tasks/get","params":{"taskId":"t"}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","method":"ping","params":{"taskId":"t"}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"ping","\\u006dethod":"ping","Method":"tasks/get"}',
+    b'{"jsonrpc":"2.0","ID":1,"method":"tasks/get","params":{"taskId":"t"}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","Task":{}}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","Params":{"name":"x","task":{}}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{}},"params":{"name":"x"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","ta\u017fk":{}}}'.encode(),
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","ta\xffsk":{}}}',
+    b'{"jsonrpc":"2.0","id":"\\ud83d","method":"tasks/get","params":{"taskId":NaN}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","tas\\u212A":{}}}',
+]
+_ARGUMENTS = b'{"id":1,"ID":2,"Method":"a","method":"b","method":"c","task":{"TTL":9},"Task":{"ttl":9},"ttl":1,"ttl":2'
+FREE = [
+    *map(dumps, (call("tools/call", name="tasks/get"), call("ping"), call("tools/list"))),
+    *(
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":%b,"x":%b},"_meta":%b}}}'
+        % (_ARGUMENTS, odd, _ARGUMENTS)
+        for odd in (b"1", b"NaN", b'"\\ud83d"')
+    ),
+]
+NO_MCP = [  # they ask for no event stream
+    request(b"POST", b"/token", [b"Content-Type: application/x-www-form-urlencoded", ALICE], b"a=b"),
+    request(b"POST", b"/register", [JSON_TYPE, b"Accept: application/json", ALICE], b"{}"),
+]
+BATCH = raw(b"[%b]" % b",".join([GET] * 3), JSON_TYPE)
+# What is asked of a client's bucket of so many: the answers, and the server's own `tasks/list` and `tasks/get`.
+COSTS: dict[str, tuple[int, list[bytes], list[int], tuple[int, int] | None]] = {
+    **{f"{m['method']}{len(m['params'])}": (1, [post(m, ALICE)] * 2, [200, 429], None) for m in OPERATIONS},
+    "all else": (1, [post(message, ALICE) for message in FREE * 2], [200] * 2 * len(FREE), None),
+    "no MCP": (1, NO_MCP * 2, [200] * 4, None),
+    **{f"unread: {name}": (2, [asked] * 4, [200, 200, 429, 429], None) for name, asked in UNREAD.items()},
+    "a batch costs each of its messages": (5, [BATCH, BATCH, raw(GET, JSON_TYPE)], [200, 200, 429], None),
+    **{f"odd {at}": (1, [post(odd, ALICE)] * 2, [200, 429], None) for at, odd in enumerate(ODD)},
+    "a wrong query": (2, [post(filtered(status=7), ALICE)] * 3, [200, 200, 429], (1, 0)),
+    **{
+        f"{count} tasks": (100, [named(count), *[ALICES] * (101 - count)], [200] * (101 - count) + [429], (0, 100))
+        for count in (1, 2, 7, 99)
+    },
+    "a crawl, and what needs nothing": (3, [post(filtered(), ALICE)] * 4, [200, 200, 200, 429], (3, 0)),
+    # A client of an earlier revision: the server is asked as the client does, before its tasks are asked for.
+    "asked first": (10, [named(9, b"MCP-Protocol-Version: 2025-06-18"), ALICES], [200, 429], (1, 9)),
+}
 
 
-@pytest.mark.parametrize("asked", UNREAD)
-async def test_a_body_that_passes_unread_counts_once(gateways: Gateways, asked: bytes) -> None:
-    """Some server reads each of these, so one token brought any number of requests."""
-    async with guarded(gateways, script=echo_all, limits={"inspected_body_bytes_max": 100_000}) as rig:
-        assert await statuses(rig, *[asked] * 4) == [200, 200, 429, 429]
-
-
-async def test_a_batch_pays_for_each_of_its_messages(gateways: Gateways) -> None:
-    async with guarded(gateways, burst=5, script=echo_all) as rig:
-        batch = raw(b"[%b]" % b",".join([GET] * 3), JSON_TYPE)
-        assert await statuses(rig, batch, batch, raw(GET, JSON_TYPE)) == [200, 200, 429], "6 were taken"
-
-
-async def test_what_asks_for_no_event_stream_is_no_mcp_and_does_not_count(gateways: Gateways) -> None:
-    async with guarded(gateways, burst=1, script=echo_all) as rig:
-        login = request(b"POST", b"/token", [b"Content-Type: application/x-www-form-urlencoded", ALICE], b"a=b")
-        registration = request(b"POST", b"/register", [JSON_TYPE, b"Accept: application/json", ALICE], b"{}")
-        assert await statuses(rig, *[login, registration] * 2) == [200] * 4
+@pytest.mark.parametrize("name", COSTS)
+async def test_what_each_request_costs(gateways: Gateways, name: str) -> None:
+    """Some server reads each that passes unread, or that is odd: one token brought any number of operations."""
+    burst, asked, expected, own = COSTS[name]
+    limits = {"inspected_body_bytes_max": 100_000}
+    async with guarded(gateways, burst, limits=limits, index={"max_age": "1h"}) as rig:
+        assert await statuses(rig, *asked) == expected
+        assert own is None or (len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))) == own
+        sent = {each.partition(b"\r\n\r\n")[2] for each in asked}
+        assert all(seen.body in sent or b'"taskgate-' in seen.body for seen in rig.upstream.requests), "as it came"
 
 
 async def test_tokens_come_back(gateways: Gateways) -> None:
-    async with rig_with(gateways, echo, guards={"task_operations_per_second": 5, "task_operations_burst": 1}) as rig:
+    async with rig_with(gateways, server, guards={"task_operations_per_second": 5, "task_operations_burst": 1}) as rig:
         await rig.ask(ALICES)
         await eventually(lambda: rig.succeeds(ALICES), "another token")
 
@@ -142,47 +170,13 @@ async def test_only_so_many_identities_are_told_apart(gateways: Gateways) -> Non
         assert await statuses(rig, post(ASK, ALICE), post(ASK, BOB), post(ASK, ALICE)) == [200, 200, 200]
 
 
-def named(count: int, *fields: bytes) -> bytes:
-    return post(filtered(taskIds=[f"t{n}" for n in range(count)]), *fields)
-
-
-async def no_such_task(asked: Message, peer: Peer) -> bytes:
-    """An upstream that knows no task, and lists none."""
-    message = body(asked)
-    if message["method"] == "tasks/get":
-        return answer(fault(message["id"], -32602, "no such task"))
-    return answer(result(message["id"], page([])))
-
-
-async def test_a_wrong_query_costs_one(gateways: Gateways) -> None:
-    async with guarded(gateways) as rig:
-        assert await statuses(rig, *[post(filtered(status=7), ALICE)] * 3) == [200, 200, 429]
-        assert len(rig.asked("tasks/list")) == 1
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 99])
-async def test_a_query_pays_for_each_task_that_is_asked_for(gateways: Gateways, count: int) -> None:
-    async with guarded(gateways, burst=100, script=no_such_task) as rig:
-        assert await statuses(rig, named(count, ALICE)) == [200]
-        assert len(rig.asked("tasks/get")) == count
-        assert await statuses(rig, *[ALICES] * (100 - count), ALICES) == [200] * (100 - count) + [429]
-
-
-async def test_a_crawl_costs_one_and_so_does_a_query_that_needs_nothing(gateways: Gateways) -> None:
-    pages = {None: page([], "2"), "2": page([], "3"), "3": page([])}
-
-    async with guarded(gateways, burst=3, script=Server(pages), index={"max_age": "1h"}) as rig:
-        assert await statuses(rig, *[post(filtered(), ALICE)] * 4) == [200, 200, 200, 429]
-        assert len(rig.asked("tasks/list")) == 3, "three pages, once"
-
-
 async def test_a_client_with_a_token_is_answered_and_owes_what_its_query_asks(gateways: Gateways) -> None:
     guards = {"task_operations_per_second": 2, "task_operations_burst": 2}
-    async with rig_with(gateways, no_such_task, guards=guards) as rig:
+    async with rig_with(gateways, server, guards=guards) as rig:
         began_at = asyncio.get_running_loop().time()
-        assert await statuses(rig, ALICES, named(6, ALICE)) == [200, 200]
+        assert await statuses(rig, ALICES, named(6)) == [200, 200]
         assert len(rig.asked("tasks/get")) == 7
-        owes = await rig.ask(named(1, ALICE))
+        owes = await rig.ask(named(1))
         assert owes.status == 429
         assert 1 <= int(owes.value(b"retry-after") or 0) <= 3, "5 below zero at most, at 2 a second"
         assert len(rig.asked("tasks/get")) == 7, "who is refused asks nothing, and takes nothing"
@@ -192,19 +186,15 @@ async def test_a_client_with_a_token_is_answered_and_owes_what_its_query_asks(ga
 
 async def test_what_a_later_step_of_a_query_asks_is_taken_too(gateways: Gateways) -> None:
     """The ttl of tasks passes while the pages are read: before they are shown, the server is asked for each."""
+    pages: dict[str | None, Json] = {"2": page([])}
 
-    ends: list[datetime] = []
-
-    async def expired(asked: Message, peer: Peer) -> bytes:
-        message, now = body(asked), datetime.now(UTC)
-        if message["method"] == "tasks/get":
-            return answer(fault(message["id"], -32602, "no such task"))
-        if "cursor" in message["params"]:
-            await eventually(lambda: datetime.now(UTC) > ends[0], "the end of the ttl")
-            return answer(result(message["id"], page([])))
-        ends.append(now + timedelta(milliseconds=20))
-        tasks = [task(f"t{n}", created=now.isoformat().replace("+00:00", "Z"), ttl=10) for n in range(5)]
-        return answer(result(message["id"], page(tasks, "2")))
+    async def expired(asked: Message, peer: Peer) -> bytes | None:
+        if None in pages:
+            await asyncio.sleep(0.02)  # the ttl ends before the second page comes
+        else:
+            now = datetime.now(UTC).isoformat()
+            pages[None] = page([task(f"t{n}", created=now, ttl=10) for n in range(5)], "2")
+        return await Server(pages, get=lambda _: None)(asked, peer)
 
     async with guarded(gateways, burst=3, script=expired) as rig:
         assert await statuses(rig, post(filtered(), ALICE)) == [200], "what has begun is finished"
@@ -214,26 +204,17 @@ async def test_what_a_later_step_of_a_query_asks_is_taken_too(gateways: Gateways
         assert 350 < int(refused.value(b"retry-after") or 0) <= 400, "3 - 1 - 5 is 3 below zero, at 0.01 a second"
 
 
-async def test_a_server_that_is_asked_first_costs_one_more(gateways: Gateways) -> None:
-    """A client of an earlier revision: the server is asked as the client does, before its tasks are asked for."""
-    earlier = b"MCP-Protocol-Version: 2025-06-18"
-    async with guarded(gateways, burst=10, script=no_such_task) as rig:
-        assert await statuses(rig, named(9, ALICE, earlier)) == [200]
-        assert [len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))] == [1, 9]
-        assert await statuses(rig, ALICES) == [429]
-
-
 async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways: Gateways) -> None:
     go = asyncio.Event()
 
-    async def held(asked: Message, peer: Peer) -> bytes:
+    async def held(asked: Message, peer: Peer) -> bytes | None:
         await go.wait()
-        return await no_such_task(asked, peer)
+        return await server(asked, peer)
 
     async with guarded(gateways, burst=8, script=held) as rig:
-        first = await rig.client(named(5, ALICE))
+        first = await rig.client(named(5))
         await rig.upstream.until(lambda: len(rig.upstream.requests) == 5, "the first query's asks")
-        others = [await rig.client(named(5, ALICE)) for _ in range(3)]
+        others = [await rig.client(named(5)) for _ in range(3)]
         await rig.gateway.until(
             lambda now: now["taskgate_requests_in_flight", (("upstream", "up"),)] == 4, "the others under way"
         )
@@ -326,7 +307,7 @@ KEPT = [b"60000", b"0", b"-1", b"59999.9", b'"90000"', b"{}", b"6e4"]
 @pytest.mark.parametrize("given", LOWERED + KEPT)
 async def test_a_ttl_that_is_too_long_is_lowered_and_nothing_else(gateways: Gateways, given: bytes) -> None:
     sent = b"60000" if given in LOWERED else given
-    async with rig_with(gateways, echo, guards={"task_ttl_max": "60s"}) as rig:
+    async with rig_with(gateways, server, guards={"task_ttl_max": "60s"}) as rig:
         assert (await rig.ask(post(TTL % given))).status == 200
         [seen] = rig.upstream.requests
         assert seen.body == TTL % sent
@@ -334,46 +315,9 @@ async def test_a_ttl_that_is_too_long_is_lowered_and_nothing_else(gateways: Gate
 
 
 async def test_without_guards_nothing_is_lowered_or_refused(gateways: Gateways) -> None:
-    async with rig_with(gateways, echo) as rig:
-        data = TTL % b"99999999999"
-        assert await statuses(rig, *[post(data, ALICE)] * 30) == [200] * 30
-        assert {seen.body for seen in rig.upstream.requests} == {data}
-        assert json.loads(data)["params"]["task"]["ttl"] == 99999999999
-
-
-# Each of these is an operation to a reader that ignores case, or takes the first of two members, or reads escapes.
-ODD = [
-    b'{"jsonrpc":"2.0","id":1,"METHOD":"tasks/get","params":{"taskId":"t"}}',
-    b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","method":"ping","params":{"taskId":"t"}}',
-    b'{"jsonrpc":"2.0","id":1,"method":"ping","\\u006dethod":"ping","Method":"tasks/get"}',
-    b'{"jsonrpc":"2.0","ID":1,"method":"tasks/get","params":{"taskId":"t"}}',
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","Task":{}}}',
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","Params":{"name":"x","task":{}}}',
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{}},"params":{"name":"x"}}',
-    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","ta\u017fk":{}}}'.encode(),
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","ta\xffsk":{}}}',
-    b'{"jsonrpc":"2.0","id":"\\ud83d","method":"tasks/get","params":{"taskId":NaN}}',
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","tas\\u212A":{}}}',
-]
-
-
-@pytest.mark.parametrize("odd", ODD)
-async def test_what_another_reader_takes_for_an_operation_counts(gateways: Gateways, odd: bytes) -> None:
-    """Servers in Go and C# ignore the case of names: one token brought any number of operations."""
-    async with guarded(gateways, burst=1, script=echo_all) as rig:
-        assert await statuses(rig, post(odd, ALICE), post(odd, ALICE)) == [200, 429]
-        assert [seen.body for seen in rig.upstream.requests] == [odd], "it passes as it came"
-
-
-async def test_arguments_of_tools_are_free(gateways: Gateways) -> None:
-    arguments = (
-        b'{"id":1,"ID":2,"Method":"a","method":"b","method":"c","task":{"TTL":9},"Task":{"ttl":9},"ttl":1,"ttl":2}'
-    )
-    data = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":%b,"_meta":%b}}'
-    async with guarded(gateways, burst=1, script=echo_all) as rig:
-        for odd in (b"1", b"NaN", b'"\\ud83d"'):
-            asked = post(data % (arguments[:-1] + b',"x":%b}' % odd, arguments), ALICE)
-            assert await statuses(rig, asked, asked) == [200] * 2
+    async with rig_with(gateways, server) as rig:
+        assert await statuses(rig, *[post(TTL % b"99999999999", ALICE)] * 30) == [200] * 30
+        assert {seen.body for seen in rig.upstream.requests} == {TTL % b"99999999999"}
 
 
 UNCLEAR = [
@@ -387,7 +331,7 @@ UNCLEAR = [
 @pytest.mark.parametrize("params", UNCLEAR)
 async def test_a_ttl_that_cannot_be_told_is_refused(gateways: Gateways, params: bytes) -> None:
     """A server in Go kept such a task for as long as the client wanted."""
-    async with rig_with(gateways, echo, guards={"task_ttl_max": "60s"}) as rig:
+    async with rig_with(gateways, server, guards={"task_ttl_max": "60s"}) as rig:
         data = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x",%b}}'
         refused = await rig.ask(post(data % params))
         error = body(refused)["error"]

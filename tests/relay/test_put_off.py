@@ -14,69 +14,62 @@ from gateway.upstream.own_requests import retry_after_s
 from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, dumps, fault, filtered, page, result, task
-from tests.relay.rig import Rig, Script, body, final, ids, rig_with
+from tests.relay.messages import Json, call, dumps, fault, filtered, page, task
+from tests.relay.rig import Rig, Script, Server, body, final, ids, rig_with
 from tests.relay.wire import answer, post
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 LONG_AGO = 1_000_000_000.0
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(6)]
-PAGES: dict[str | None, Json] = {
-    None if n == 0 else f"t-{n - 1}": page([TASKS[n]], f"t-{n}" if n < 5 else None) for n in range(6)
-}
 ALL = [f"t-{n}" for n in reversed(range(6))]
+
+
+SERVER = Server(
+    {None if n == 0 else f"t-{n - 1}": page([TASKS[n]], f"t-{n}" if n < 5 else None) for n in range(6)},
+    {"ping": {}},
+    lambda task_id: TASKS[int(task_id[2:])],
+)
+A_DATE = [f"{name}: {formatdate(at, usegmt=True)}" for name, at in (("Date", LONG_AGO), ("Retry-After", LONG_AGO + 1))]
 
 
 @dataclass
 class Limited:
-    """A server that takes so many requests in each second, and puts the others off."""
+    """A server that takes two requests in each second, and puts the others off."""
 
-    rate: int
     status: bytes = b"429 Too Many Requests"
-    fields: tuple[bytes, ...] = (b"Retry-After: 1",)
+    fields: tuple[str, ...] = ("Retry-After: 1",)
     taken: list[float] = field(default_factory=list)
     put_off: list[float] = field(default_factory=list)
     early: int = 0  # requests that came before they should
     at_once: int = 0
     at_once_after: int = 0  # the most, once one was put off
 
-    async def __call__(self, asked: Message, _peer: Peer) -> bytes:
-        """Answer a request."""
-        now, message = time.monotonic(), body(asked)
+    async def __call__(self, asked: Message, peer: Peer) -> bytes | None:
+        now = time.monotonic()
         self.at_once += 1
         if self.put_off and now - self.put_off[0] > 0.9:
             self.early += now - self.put_off[-1] < 0.9
             self.at_once_after = max(self.at_once_after, self.at_once)
-        full = len([one for one in self.taken if now - one < 1.0]) >= self.rate
+        full = len([one for one in self.taken if now - one < 1.0]) >= 2
         (self.put_off if full else self.taken).append(now)
         await asyncio.sleep(0.02)
         self.at_once -= 1
-        if full:
-            refused = fault(message["id"], -32000, "slow down")
-            return answer(refused, *self.fields, status=self.status)
-        if message["method"] == "tasks/get":
-            return answer(result(message["id"], TASKS[int(message["params"]["taskId"][2:])]))
-        return answer(result(message["id"], PAGES[message["params"].get("cursor")]))
-
-
-A_DATE = (
-    f"Date: {formatdate(LONG_AGO, usegmt=True)}".encode(),
-    f"Retry-After: {formatdate(LONG_AGO + 1, usegmt=True)}".encode(),
-)
+        refused = fault(body(asked)["id"], -32000, "slow down")
+        return answer(refused, *map(str.encode, self.fields), status=self.status) if full else await SERVER(asked, peer)
 
 
 @pytest.mark.parametrize(
     ("how", "criteria"),
     [
-        ({"status": b"503 Service Unavailable", "fields": A_DATE}, {}),
-        ({"fields": (b"Retry-After: 0",)}, {}),
+        ({"status": b"503 Service Unavailable", "fields": tuple(A_DATE)}, {}),
+        ({"fields": ("Retry-After: 0",)}, {}),
         ({}, {"taskIds": [f"t-{n}" for n in range(6)]}),
     ],
     ids=["503 and a date", "zero", "single tasks"],
 )
 async def test_a_refresh_goes_on_where_the_server_has_put_it_off(rig: Rig, how: Json, criteria: Json) -> None:
     """A 429 threw away the pages that were read. Single tasks are asked for one at a time then, not eight at once."""
-    limited = Limited(2, **how)
+    limited = Limited(**how)
     rig.serve(limited)
     listed = final(await rig.ask(rig.post(filtered(orderBy="createdAt", **criteria))))
     assert ids(listed) == ALL
@@ -90,48 +83,41 @@ async def test_a_refresh_goes_on_where_the_server_has_put_it_off(rig: Rig, how: 
 async def test_a_wait_beyond_crawl_timeout_or_of_no_length_is_relayed_at_once(
     gateways: Gateways, retry_after: bytes | None
 ) -> None:
-    async with rig_with(gateways, index={"crawl_timeout": "10s"}) as rig:
-        fields = () if retry_after is None else (b"Retry-After: " + retry_after, b"Date: yesterday")
-        said, put_off = fault(0, -32000, "slow down"), list[float]()
+    fields = () if retry_after is None else (b"Retry-After: " + retry_after, b"Date: yesterday")
 
-        async def script(asked: Message, _peer: Peer) -> bytes:
-            put_off.append(time.monotonic())
-            return answer({**said, "id": body(asked)["id"]}, *fields, status=b"429 Too Many Requests")
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(fault(body(asked)["id"], -32000, "slow down"), *fields, status=b"429 Too Many Requests")
 
-        rig.serve(script)
+    async with rig_with(gateways, script, index={"crawl_timeout": "10s"}) as rig:
         began = time.monotonic()
         refused = await rig.ask(rig.post(filtered(7)))
         assert time.monotonic() - began < 8.0
         assert (refused.status, refused.value(b"retry-after")) == (429, retry_after)
         assert refused.body == dumps(fault(7, -32000, "slow down"))
-        assert len(put_off) == 1
+        assert len(rig.asked("tasks/list")) == 1
 
 
 def once_put_off(seconds: bytes) -> tuple[Script, asyncio.Event]:
     """A server that puts off the first `tasks/list`; the event is set then."""
     was_put_off = asyncio.Event()
 
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
-        if message["method"] != "tasks/list":
-            return answer(result(message["id"], {}))
-        if was_put_off.is_set():
-            return answer(result(message["id"], page(TASKS)))
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        if body(asked)["method"] != "tasks/list" or was_put_off.is_set():
+            return await SERVER(asked, peer)
         was_put_off.set()
-        return answer(fault(message["id"], 1, "no"), b"Retry-After: " + seconds, status=b"429 Slow Down")
+        refused = fault(body(asked)["id"], 1, "no")
+        return answer(refused, b"Retry-After: " + seconds, status=b"429 Slow Down")
 
     return script, was_put_off
 
 
 async def test_who_waits_counts_as_under_way_behind_a_reload(gateways: Gateways) -> None:
     """It has no connection meanwhile: its pool was forgotten, and what it asked then was swept no more."""
-    async with rig_with(gateways, log={"level": "info"}) as rig:
-        script, was_put_off = once_put_off(b"2")
-        rig.serve(script)
+    script, was_put_off = once_put_off(b"2")
+    async with rig_with(gateways, script, log={"level": "info"}) as rig:
         listing = rig.asking(rig.post(filtered(orderBy="createdAt")))
         await was_put_off.wait()
-        assert rig.gateway.app is not None
-        pools = rig.gateway.app._pools
+        pools = rig.app._pools
         [old] = pools.of.values()
         await eventually(lambda: not old.active, "the slot is given back")
         rig.gateway.reload(rig.settings(log={"level": "info"}, index={"page_size": 7}))
@@ -142,9 +128,8 @@ async def test_who_waits_counts_as_under_way_behind_a_reload(gateways: Gateways)
 
 
 async def test_who_waits_holds_no_slot_of_the_upstream(gateways: Gateways) -> None:
-    async with rig_with(gateways, upstream={"requests_max": 1, "connect_timeout": "1s"}) as rig:
-        script, was_put_off = once_put_off(b"2")
-        rig.serve(script)
+    script, was_put_off = once_put_off(b"2")
+    async with rig_with(gateways, script, upstream={"requests_max": 1, "connect_timeout": "1s"}) as rig:
         listing = rig.asking(post(filtered(orderBy="createdAt"), b"Authorization: Bearer alice"))
         await was_put_off.wait()
         assert (await rig.ask(post(call("ping"), b"Authorization: Bearer bob"))).status == 200

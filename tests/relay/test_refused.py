@@ -1,7 +1,7 @@
 """A refused caller holds nothing: indexes, places in a store and notes are for callers that were answered."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -9,8 +9,8 @@ from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import call, fault, filtered, initialized, notification, page, result, task
-from tests.relay.rig import Rig, Script, Session, body, final, gives, rig_with, says
+from tests.relay.messages import Json, call, fault, filtered, initialized, notification, page, result, task
+from tests.relay.rig import Rig, Script, Session, body, final, gives, replies, rig_with, says
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response
 
 PAGE = b"Origin: http://localhost:6274"
@@ -105,40 +105,7 @@ async def test_nothing_is_kept_of_what_was_refused(gateways: Gateways, how: Call
                 assert not left_in_cycles()
 
 
-Way: TypeAlias = Callable[[Rig], Awaitable[None]]
 STRANGERS_LIST = as_a_stranger(ASKED["a filtered list"])
-
-
-async def cut(rig: Rig) -> None:
-    async def script(_asked: Message, peer: Peer) -> None:
-        peer.reset()
-
-    rig.serve(script)
-    assert (await rig.ask(STRANGERS_LIST)).status == 502
-
-
-async def too_late(rig: Rig) -> None:
-    assert (await rig.ask(STRANGERS_LIST)).status == 504
-
-
-async def no_list_of_tasks(rig: Rig) -> None:
-    rig.serve(gives({"tasks": [7]}))
-    assert (await rig.ask(STRANGERS_LIST)).status == 502
-
-
-async def an_error(rig: Rig) -> None:
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        return answer(fault(body(asked)["id"], -32001, "Unauthorized"))
-
-    rig.serve(script)
-    for asked in ("a filtered list", "tasks that are named", "initialize", "tasks/get", "a task", "tasks/list"):
-        assert final(await rig.ask(as_a_stranger(ASKED[asked])))["error"]["code"] == -32001
-
-
-async def left(rig: Rig) -> None:
-    one, peer = await rig.begin(STRANGERS_LIST)
-    one.reset()
-    await peer.ends()
 
 
 BAD_QUERIES = (
@@ -148,79 +115,68 @@ BAD_QUERIES = (
 )
 
 
-async def a_bad_query(rig: Rig) -> None:
-    rig.serve(refusing(as_json, b"401 Unauthorized"))
-    for wrong in BAD_QUERIES:
-        assert (await rig.ask(as_a_stranger(post(wrong)))).status == 401
+async def resets(_asked: Message, peer: Peer) -> None:
+    peer.reset()
 
 
-async def sessions_ended_that_nobody_has(rig: Rig) -> None:
-    rig.serve(says(b"HTTP/1.1 204 No Content\r\n\r\n"))
-    for number in range(20):
-        ended = request(b"DELETE", fields=[b"Mcp-Session-Id: %d" % number, b"Authorization: Bearer %d" % number])
-        assert (await rig.ask(ended)).status == 204
+DENIES = replies(lambda message: fault(message["id"], -32001, "Unauthorized"))
+ENDS = [request(b"DELETE", fields=[b"Mcp-Session-Id: %d" % n, b"Authorization: Bearer %d" % n]) for n in range(20)]
+# What the server does, what it is asked, and the status of the answer; the client leaves without one.
+TOLD_NOTHING: dict[str, tuple[Script | None, list[bytes], int | None]] = {
+    "cut": (resets, [STRANGERS_LIST], 502),
+    "too late": (None, [STRANGERS_LIST], 504),
+    "left": (None, [STRANGERS_LIST], None),
+    "no list of tasks": (gives({"tasks": [7]}), [STRANGERS_LIST], 502),
+    "an error": (DENIES, [as_a_stranger(asked) for asked in ASKED.values() if b'\n{"jsonrpc"' in asked], 200),
+    "a bad query": (
+        refusing(as_json, b"401 Unauthorized"), [as_a_stranger(post(wrong)) for wrong in BAD_QUERIES], 401,
+    ),
+    "sessions ended that nobody has": (says(b"HTTP/1.1 204 No Content\r\n\r\n"), ENDS, 204),
+}  # fmt: skip
 
 
-WAYS: list[Way] = [
-    cut, too_late, no_list_of_tasks, an_error, left, a_bad_query, sessions_ended_that_nobody_has,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_nothing_is_kept_of_who_was_told_nothing(gateways: Gateways, way: Way) -> None:
-    async with rig_with(gateways, index={"crawl_timeout": "1s"}) as rig:
+@pytest.mark.parametrize("how", TOLD_NOTHING)
+async def test_nothing_is_kept_of_who_was_told_nothing(gateways: Gateways, how: str) -> None:
+    script, asked, status = TOLD_NOTHING[how]
+    async with rig_with(gateways, script, index={"crawl_timeout": "1s"}) as rig:
         with kept_garbage():
-            await way(rig)
+            for each in asked:
+                if status is None:
+                    one, peer = await rig.begin(each)
+                    one.reset()
+                    await peer.ends()
+                else:
+                    assert (await rig.ask(each)).status == status
             await eventually(lambda: kept(rig) == {}, f"nothing kept: {kept(rig)}")
             assert not left_in_cycles()
 
 
 # ---- a query that is wrong ----
 
-REFUSALS = [b"401 Unauthorized", b"403 Forbidden", b"404 Not Found", b"-32601"]
 
-
-class Moody:
-    """A server that lists no tasks, and refuses every `tasks/list` while `refusal` is not empty."""
-
-    def __init__(self, refusal: bytes = b"") -> None:
-        self.refusal = refusal
-
-    async def __call__(self, asked: Message, _peer: Peer) -> bytes:
-        message_id = body(asked)["id"]
-        if self.refusal == b"-32601" and body(asked)["method"] == "tasks/list":
-            return answer(fault(message_id, -32601, "Method not found"))
-        return answer(result(message_id, page([])), status=self.refusal if b" " in self.refusal else b"200 OK")
-
-
-@pytest.mark.parametrize("refusal", REFUSALS)
-@pytest.mark.parametrize("field", [b"X: y", b"Mcp-Protocol-Version: 2025-06-18"], ids=["this", "another"])
-async def test_a_refusal_goes_before_what_is_wrong_with_a_query(rig: Rig, refusal: bytes, field: bytes) -> None:
-    """In this revision and in others. The client once saw -32602, and no login began."""
-    server, session = Moody(refusal), Session(rig)
-    rig.serve(server)
-    await session.ask(call("tools/list"))
-    for wrong in BAD_QUERIES:
-        got = await rig.ask(post(wrong, *session.fields()[:2], field))
-        if refusal == b"-32601":
-            assert final(got) == fault(7, -32601, "Method not found")
-        else:
-            assert got.status == int(refusal[:3])
-            assert body(got)["id"] == 7
-    server.refusal = b""
-    for wrong in BAD_QUERIES:
-        assert final(await rig.ask(post(wrong, *session.fields()[:2], field)))["error"]["code"] == -32602
-
-
-@pytest.mark.parametrize("refusal", REFUSALS[:3])
+@pytest.mark.parametrize("refusal", [b"401 Unauthorized", b"403 Forbidden", b"404 Not Found"])
 @pytest.mark.parametrize("passed", ["tools/list", "tasks/list", "tasks/get"])
-async def test_who_was_refused_since_is_asked_for_again(rig: Rig, refusal: bytes, passed: str) -> None:
-    server, session = Moody(), Session(rig)
-    rig.serve(server)
-    assert final(await session.ask(BAD_QUERIES[0]))["error"]["code"] == -32602
-    server.refusal = refusal
-    assert final(await session.ask(BAD_QUERIES[1]))["error"]["code"] == -32602, "nobody can know yet"
+async def test_a_refusal_goes_before_what_is_wrong_with_a_query_and_who_was_refused_since_is_asked_for_again(
+    rig: Rig, refusal: bytes, passed: str
+) -> None:
+    """The client once saw -32602, and no login began."""
+    session, status = Session(rig), [refusal]
+
+    async def moody(asked: Message, _peer: Peer) -> bytes:
+        return answer(result(body(asked)["id"], page([])), status=status[-1])
+
+    async def is_refused(query: Json) -> bool:
+        got = await session.ask(query)
+        assert got.status == int(refusal[:3]) or final(got)["error"]["code"] == -32602
+        return got.status != 200
+
+    rig.serve(moody)
+    assert await is_refused(BAD_QUERIES[0])
+    status.append(b"200 OK")
+    assert not await is_refused(BAD_QUERIES[0])
+    status.append(refusal)
+    assert not await is_refused(BAD_QUERIES[1]), "nobody can know yet"
     assert (await session.ask(call(passed, taskId="t"))).status == int(refusal[:3])
-    assert (await session.ask(BAD_QUERIES[2])).status == int(refusal[:3])
-    server.refusal = b""
-    assert final(await session.ask(BAD_QUERIES[2]))["error"]["code"] == -32602
+    assert await is_refused(BAD_QUERIES[2])
+    status.append(b"200 OK")
+    assert not await is_refused(BAD_QUERIES[2])

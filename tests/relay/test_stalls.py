@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import Gateways, eventually
+from tests.launch import Gateways
 from tests.relay.messages import call, filtered, page, task
-from tests.relay.rig import Rig, Server, body, rig_with
-from tests.relay.wire import chunk, request, response
+from tests.relay.rig import Rig, Server, failed, rig_with
+from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
 
 JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
@@ -98,20 +98,17 @@ async def test_an_upload_that_the_upstream_stops_reading_is_504(gateways: Gatewa
 @pytest.mark.parametrize("last", [b"", b"Connection: close"], ids=["keep-alive", "close"])
 async def test_a_client_that_never_reads_its_finished_answer_is_cut(gateways: Gateways, last: bytes) -> None:
     """Its connection once waited for ever for the answer to go out, whether closing or not."""
-    pages = {None: "a", "a": "b", "b": "c", "c": "d", "d": "e", "e": None}
-    big = {at: page([task(f"t-{at}", statusMessage="x" * (3 << 20))], following) for at, following in pages.items()}
+    cursors = [None, *"abcde", None]
+    big = [page([task(f"t-{at}", statusMessage="x" * (3 << 20))], cursors[at + 1]) for at in range(6)]
     async with impatient(gateways) as rig:
-        rig.serve(Server(big))
+        rig.serve(Server(dict(zip(cursors, big, strict=False))))
         one = await rig.client()
         one.pause()
-        await one.send(rig.post(filtered(), last) if last else rig.post(filtered()))
-        await eventually(lambda: answered(rig), "the answer")
+        await one.send(rig.post(filtered(), *[last] * bool(last)))
+        await rig.gateway.until(
+            lambda now: any(name == "taskgate_requests_total" for name, _ in now), "the answer is counted"
+        )
         await nobody_is_connected(rig)
-
-
-async def answered(rig: Rig) -> bool:
-    metrics = await rig.gateway.metrics()
-    return any(name == "taskgate_requests_total" for name, _ in metrics)
 
 
 async def test_a_client_that_stops_reading_in_the_middle_is_cut(gateways: Gateways) -> None:
@@ -124,23 +121,6 @@ async def test_a_client_that_stops_reading_in_the_middle_is_cut(gateways: Gatewa
         await peer.ends()
         await nobody_is_connected(rig)
         await asyncio.gather(pouring, return_exceptions=True)
-
-
-async def test_a_client_that_reads_slowly_and_steadily_gets_all(gateways: Gateways) -> None:
-    async with impatient(gateways, "1500ms") as rig:
-        one, peer = await rig.begin(request())
-        one.pause()
-        size = 24 << 20
-        pieces = [bytes(1 << 20)] * (size >> 20)
-        pouring = asyncio.create_task(peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, *pieces))
-        until = time.monotonic() + 3.5
-        while time.monotonic() < until:
-            await asyncio.sleep(0.05)
-            one.incoming.feed(await asyncio.get_running_loop().sock_recv(one.sock, 32 << 10))
-        assert peer.end == "open"
-        one.resume()
-        await pouring
-        assert len((await one.response()).body) == size
 
 
 # ---- an upstream that stops in the middle of its answer ----
@@ -162,30 +142,21 @@ async def test_an_upstream_that_stops_in_the_middle_of_a_body_is_cut(gateways: G
         await nobody_is_connected(rig)
 
 
-async def test_an_answer_that_is_held_to_be_edited_and_stops_is_504(gateways: Gateways) -> None:
-    async with impatient(gateways) as rig:
-        got = await rig.exchange(
-            rig.post(call("initialize", 7)), b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + LENGTH + b"{"
-        )
-        assert (got.status, body(got)["id"]) == (504, 7)
-        assert "nothing more of the upstream's answer for 1 s" in body(got)["error"]["message"]
+PART = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + LENGTH + b'{"jsonrpc"'
+HALF_ANSWERS = {
+    "held to be edited": (call("initialize", 7), PART),
+    "a head": (call("tasks/result", 7, taskId="t"), PART[:30]),  # it may wait for ever, but not for the rest of a head
+    "a page of a crawl": (filtered(7), PART),  # long before `index.crawl_timeout`
+}
 
 
-async def test_an_upstream_that_stops_in_the_middle_of_a_head_is_cut(gateways: Gateways) -> None:
-    """`tasks/result` may wait for its answer for ever, but not for the rest of a head."""
-    async with impatient(gateways) as rig:
-        assert (
-            await rig.exchange(rig.post(call("tasks/result", 7, taskId="t")), b"HTTP/1.1 200 OK\r\nContent-Type: app")
-        ).status == 504
-
-
-async def test_a_page_that_stops_in_the_middle_fails_its_query(gateways: Gateways) -> None:
-    """Long before `index.crawl_timeout`."""
+@pytest.mark.parametrize("what", HALF_ANSWERS)
+async def test_what_the_gateway_holds_of_an_answer_that_stops_is_504(gateways: Gateways, what: str) -> None:
+    message, said = HALF_ANSWERS[what]
     async with rig_with(gateways, limits={"stall_timeout": "1s"}, index={"crawl_timeout": "1h"}) as rig:
-        one, peer = await rig.begin(rig.post(filtered(7)))
-        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + LENGTH + b'{"jsonrpc"')
-        got = await one.response()
-        assert (got.status, body(got)["id"]) == (504, 7)
+        one, peer = await rig.begin(rig.post(message))
+        await peer.send(said)
+        assert failed(await one.response()) == (504, 7, -32603)
         await peer.ends()
 
 
@@ -253,11 +224,105 @@ async def test_a_refused_head_of_any_size_gets_its_refusal(gateways: Gateways, s
         assert await one.ends() == "fin"
 
 
-async def test_what_follows_a_refusal_has_a_limit(gateways: Gateways) -> None:
-    """The gateway does not read for ever behind a refusal."""
-    async with rig_with(gateways) as rig:
-        one = await rig.client(b"\0\r\n\r\n")
-        assert (await one.response()).status == 400
-        for _ in range(64):
-            await one.send(b"x" * (1 << 20))
-        await nobody_is_connected(rig)
+# ---- who is slow, or leaves unseen, loses nothing that a healthy upstream sent ----
+
+STALL_S = 1
+
+
+async def test_what_came_before_the_upstreams_end_reaches_a_slow_client(rig: Rig) -> None:
+    """The upstream ends a stream without its last chunk: the client gets every event of it, and sees the cut."""
+    events = [event(b"%d" % number + b"x" * 10_000) for number in range(150)]
+    one = await rig.client(request())
+    one.pause()
+    peer = await rig.upstream.request()
+    sending = asyncio.create_task(peer.send(stream(), *map(chunk, events)))
+    await asyncio.sleep(0.5)
+    one.resume()
+    await sending
+    one.pause()
+    peer.finish()
+    await asyncio.sleep(0.5)
+    one.resume()
+    assert await one.ends() in ("fin", "rst")
+    got = await one.response()
+    assert (got.body, got.whole) == (b"".join(events), False)
+
+
+async def test_a_client_with_another_request_behind_is_seen_to_leave(rig: Rig) -> None:
+    """Its connection is not read meanwhile, and the loop sees no end of an unread connection."""
+    for _ in range(3):
+        one, peer = await rig.begin(request(target=b"/quiet") + request(target=b"/next"))
+        await peer.send(stream() + chunk(event(b"1")))
+        await one.hears(b"data: 1")
+        one.reset()
+        await peer.ends()
+    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection of a client's")
+
+
+async def test_a_client_may_wait_long_to_be_told_to_go_on(gateways: Gateways) -> None:
+    """Expect: 100-continue. It sends nothing until then, and is not to blame for it."""
+    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+        one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 2", b"Expect: 100-continue"]))
+        peer = await rig.upstream.head()
+        await asyncio.sleep(2.5 * STALL_S)
+        await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await one.hears(b"100 Continue")
+        await one.send(b"ok")
+        await rig.upstream.request()
+        await peer.send(response())
+        assert (await one.response()).status == 200
+
+
+async def test_a_client_that_is_being_answered_may_pause_its_upload(gateways: Gateways) -> None:
+    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+        one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 4"]), b"ab")
+        peer = await rig.upstream.head()
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(6):
+            await asyncio.sleep(STALL_S / 2)
+            await peer.send(chunk(b"still here"))
+        await one.send(b"cd")
+        await rig.upstream.request()
+        await peer.send(LAST_CHUNK)
+        assert (await one.response()).body == b"still here" * 6
+
+
+async def test_the_reader_of_a_stream_may_pause(gateways: Gateways) -> None:
+    """DESIGN 3.4: no time limit on a stream that is open."""
+    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+        one, peer = await rig.begin(request())
+        await peer.send(stream())
+        one.pause()
+        events = [event(b"%d" % number + b"x" * 50_000) for number in range(200)]
+        sending = asyncio.create_task(peer.send(*map(chunk, events)))
+        await asyncio.sleep(2.2 * STALL_S)
+        one.resume()
+        await sending
+        await peer.send(LAST_CHUNK)
+        assert (await one.response()).body == b"".join(events)
+
+
+async def test_an_early_answer_does_not_end_the_upload(rig: Rig) -> None:
+    """The upstream answers after the first bytes, and goes on reading: it gets the rest."""
+    one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 20"]), b"01234")
+    peer = await rig.upstream.head()
+    await peer.hears(b"01234")
+    await peer.send(response(b"", status=b"202 Accepted"))
+    assert (await one.response()).status == 202
+    await one.send(b"56789", b"01234", b"56789")
+    await rig.upstream.request()
+    assert rig.upstream.requests[0].body == b"01234567890123456789"
+    await one.send(request(target=b"/next"))
+    await (await rig.upstream.request(2)).send(response())
+    assert (await one.response(2)).status == 200
+
+
+async def test_a_request_that_breaks_behind_its_answer_gets_no_second_one(rig: Rig) -> None:
+    one = await rig.client(request(b"PUT", fields=[TEXT, b"Transfer-Encoding: chunked"]), chunk(b"a"))
+    peer = await rig.upstream.head()
+    await peer.send(response(b"", b"Connection: close"))
+    peer.finish()
+    assert (await one.response()).status == 200
+    await one.send(b"zz\r\n")
+    await one.ends()
+    assert one.received.count(b"HTTP/1.1 ") == 1

@@ -1,16 +1,24 @@
 """What metrics and logs tell of traffic of every kind, and that they tell no secret (DESIGN 8.10, 8.11)."""
 
+import asyncio
+import json
 import re
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.launch import Gateways, changes, logged, samples
+from gateway.mcp import jsonrpc
+from gateway.mcp.observations import has_failed
+from tests.launch import Gateway, Gateways, Samples, changes, logged, samples, settings
 from tests.relay.http1 import Message
-from tests.relay.messages import call, fault, filtered, initialized, notification, page, result, task
+from tests.relay.messages import Json, call, fault, filtered, initialized, notification, page, result, task
 from tests.relay.rig import Rig, Server, body, own, rig_with
 from tests.relay.wire import answer, chunk, event, post, request, response, stream
+from tests.upstream import in_a_thread
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 TASKS = [task("t-1"), task("t-2", "completed")]
@@ -80,15 +88,21 @@ async def some_traffic(rig: Rig) -> None:
     gone.reset()
 
 
-async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
+LABELS = frozenset(
+    ("upstream", "kind", "status", "method", "outcome", "code", "why", "reason", "tool", "version", "python", "le")
+)
+
+
+async def test_metrics_say_what_happened_and_neither_they_nor_logs_tell_a_secret(gateways: Gateways) -> None:
+    """At debug, where most is said: one line of JSON for everything, and nothing that was said in confidence."""
+    async with own(gateways) as rig:
         before = await rig.gateway.metrics()
         await some_traffic(rig)
         await rig.gateway.until(
             lambda now: changes(before, now, "taskgate_requests_total", status="403") == 2,
             "the last requests, two refusals, are counted",
         )  # a request is counted when its answer is out
-        text = await rig.gateway.exposition()
+        text, log = await rig.gateway.exposition(), rig.gateway.log
         after = samples(text)
         whole = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         assert len(whole) == len(after), "Prometheus reads the whole of it, and each series once"
@@ -99,55 +113,31 @@ async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways)
         assert grown("requests_total", kind="answered", status="200") == 4
         assert grown("requests_total", kind="relayed", status="401") == 1
         assert grown("requests_total", status="502") == 2
-        assert grown("request_duration_seconds_count", kind="answered") >= 2
-        assert grown("request_duration_seconds_count", kind="relayed") >= 4
-        lists = len(rig.asked("tasks/list"))
-        assert grown("upstream_requests_total", method="tasks/list") == lists == 2
-        assert grown("upstream_requests_total", method="initialize") == 1
-        assert grown("upstream_requests_total", method="tasks/get") == 1
-        assert grown("upstream_requests_total", method="DELETE") == 1
-        assert grown("crawl_pages_total") == 2
+        for method, count in (("tasks/list", 2), ("initialize", 1), ("tasks/get", 1), ("DELETE", 1)):
+            assert grown("upstream_requests_total", method=method) == count
+        assert len(rig.asked("tasks/list")) == grown("crawl_pages_total") == grown("spared_requests_total") == 2
         assert grown("crawl_duration_seconds_count") == 1
-        assert grown("queries_total", outcome="refreshed") == 1
-        assert grown("queries_total", outcome="index") == 1
-        assert grown("spared_requests_total") == 2
-        assert grown("spared_bytes_total") > 0
-        assert grown("failures_total") >= 2
-        assert changes(before, after, "taskgate_requests_total", status="403") == 2
-        for name in ("index_sessions", "index_tasks", "index_bytes", "connections"):
-            assert (f"taskgate_{name}", ()) in after
-
-        for secret in SECRETS.values():
-            assert secret not in text
-        labels = {label for _, pairs in after for label, _ in pairs}
-        assert labels <= {
-            "upstream",
-            "kind",
-            "status",
-            "method",
-            "outcome",
-            "code",
-            "why",
-            "reason",
-            "tool",
-            "version",
-            "python",
-            "le",
-        }
+        assert grown("queries_total", outcome="refreshed") == grown("queries_total", outcome="index") == 1
+        assert grown("spared_bytes_total") > 0 and grown("failures_total") >= 2
+        assert {label for _, pairs in after for label, _ in pairs} <= LABELS
         ours = {name for name, _ in after if not name.startswith(("python_", "process_"))}
         assert all(re.fullmatch(r"taskgate_[a-z_]+", name) for name in ours)
+        for name, secret in SECRETS.items():
+            assert secret not in text + log, name
+        lines = rig.gateway.lines()
+        assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
+        assert {line["level"] for line in lines} <= {"debug", "info", "warning", "error"}
 
 
 async def test_a_stream_that_its_client_has_left_is_counted_as_a_request(gateways: Gateways) -> None:
     """`requests` are those of clients; this is how every GET stream ends."""
     async with rig_with(gateways) as rig:
-        before = await rig.gateway.metrics()
         one, peer = await rig.begin(request(fields=[b"Accept: text/event-stream"]))
         await peer.send(stream())
         await one.hears(b"\r\n\r\n")
         one.finish()
         await peer.ends()
-        await rig.gateway.until(lambda now: changes(before, now, "taskgate_requests_total") == 1, "one request counted")
+        await rig.gateway.until(lambda now: changes({}, now, "taskgate_requests_total") == 1, "one request counted")
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["passed on", "edited"])
@@ -167,18 +157,6 @@ async def test_an_answer_that_the_upstream_broke_off_is_counted_and_logged(gatew
         assert changes(before, after, "taskgate_requests_total", status="200") == 0
 
 
-async def test_logs_hold_no_token_and_no_body(gateways: Gateways) -> None:
-    """At debug, where most is said: one line of JSON for everything, and nothing that was said in confidence."""
-    async with own(gateways) as rig:
-        await some_traffic(rig)
-        text = rig.gateway.log
-        for name, secret in SECRETS.items():
-            assert secret not in text, name
-        lines = rig.gateway.lines()
-        assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
-        assert {line["level"] for line in lines} <= {"debug", "info", "warning", "error"}
-
-
 async def test_what_is_refused_is_not_quoted_in_the_log(gateways: Gateways) -> None:
     """The cause of a malformed head may be its first line, which may have a token in it."""
     async with rig_with(gateways, log={"level": "debug"}) as rig:
@@ -187,3 +165,189 @@ async def test_what_is_refused_is_not_quoted_in_the_log(gateways: Gateways) -> N
         assert SECRETS["token"] in body(answered)["error"]["message"], "whose it is may see it"
         await logged(rig.gateway, "refused a request")
         assert SECRETS["token"] not in rig.gateway.log
+
+
+# ---- metrics of tasks, and their rows in `status.json`, fed by what passes over HTTP and by refreshes ----
+
+
+class Workshop:
+    """An upstream whose tools make the tasks that the test has meant."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Json] = {}
+        self.port = 0
+
+    def answered(self, _head: bytes, body: bytes) -> bytes:
+        message = json.loads(body)
+        there, said = self.tasks.get(message["params"].get("taskId")), page(self.tasks.values())
+        if (made := message["params"].get("meant")) is not None:
+            self.tasks[made["taskId"]], said = made, {"task": made}
+        elif message["method"] != "tasks/list":
+            if there is None:
+                return answer(fault(message["id"], -32602, "no such task"))
+            ended = {"content": [], "isError": there["status"] == "failed"}
+            said = ended if message["method"] == "tasks/result" else there
+        return answer(result(message["id"], said))
+
+
+@pytest.fixture
+def server() -> Iterator[Workshop]:
+    one = Workshop()
+    with in_a_thread(one.answered) as one.port:
+        yield one
+
+
+def ask(gateway: Gateway, message: object, target: str = "/mcp", more: Mapping[str, str] = {}) -> Json:
+    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+    fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    connection.request("POST", target, json.dumps(message), {**fields, **more})
+    said: Json = json.loads(connection.getresponse().read())
+    connection.close()
+    return said
+
+
+def make(
+    gateway: Gateway, made: Json, tool: object = "render", target: str = "/mcp", more: Mapping[str, str] = {}
+) -> None:
+    ask(gateway, call("tools/call", name=tool, task={}, meant=made), target, more)
+
+
+def of(tool: str | None = None, status: str | None = None, upstream: str = "up") -> tuple[tuple[str, str], ...]:
+    labels = {"upstream": upstream, "tool": tool, "status": status}
+    return tuple(sorted((name, value) for name, value in labels.items() if value is not None))
+
+
+def rows(gateway: Gateway) -> Any:
+    return json.loads(gateway.get("/page/status.json")[1])["upstreams"][0]["tasks"]
+
+
+async def test_a_task_is_begun_works_and_ends(gateways: Gateways, server: Workshop) -> None:
+    with gateways.process(server.port) as gateway:
+        for number in range(4):
+            make(gateway, task(f"t{number}", "working"))
+        server.tasks["t0"] |= {"status": "completed", "lastUpdatedAt": "2026-01-01T00:00:20Z"}
+        server.tasks["t1"] |= {"status": "failed", "lastUpdatedAt": "2026-01-01T00:00:40Z"}
+        server.tasks["t2"] |= {"status": "input_required"}
+        for _ in range(2):
+            for number in range(4):
+                ask(gateway, call("tasks/get", taskId=f"t{number}"))
+        ask(gateway, call("tasks/get", taskId="unknown"))
+        samples = await gateway.metrics()
+        assert samples["taskgate_tasks_started_total", of("render")] == 4
+        assert samples["taskgate_tasks", of("render", "working")] == 1
+        assert samples["taskgate_tasks", of("render", "input_required")] == 1
+        assert samples["taskgate_task_oldest_seconds", of("render", "working")] > 0
+        assert samples["taskgate_tasks_ended_total", of("render", "completed")] == 1
+        assert samples["taskgate_tasks_ended_total", of("render", "failed")] == 1
+        assert samples["taskgate_task_duration_seconds_sum", of("render", "failed")] == 40
+        assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 1
+        [shown] = rows(gateway)
+        assert shown["live"]["working"]["count"] == shown["live"]["input_required"]["count"] == 1
+        assert shown["started"] == {"1m": 4, "5m": 4, "all": 4}
+        assert shown["ended"]["1m"] == shown["ended"]["all"] == {"completed": 1, "failed": 1}
+        assert 15 < shown["duration_s"]["p50"] < shown["duration_s"]["p95"] < 60
+
+
+async def test_a_refresh_tells_of_tasks_that_were_made_elsewhere_and_of_those_that_are_gone(
+    gateways: Gateways, server: Workshop
+) -> None:
+    with gateways.process(server.port, index={"max_age": "0s"}) as gateway:
+        server.tasks = {name: task(name, "completed" if name == "old" else "working") for name in ("old", "a", "b")}
+        ask(gateway, filtered(status=["working"]))
+        del server.tasks["a"]
+        server.tasks["b"] |= {"status": "cancelled"}
+        ask(gateway, filtered(status=["working"]))
+
+        def ended(samples: Samples) -> bool:
+            return samples.get(("taskgate_tasks_started_total", of(""))) == 2
+
+        await gateway.until(ended, "two tasks begun")
+        samples = await gateway.metrics()
+        assert samples["taskgate_tasks_ended_total", of("", "lost")] == 1
+        assert samples["taskgate_tasks_ended_total", of("", "cancelled")] == 1
+
+
+async def test_who_proves_each_request_has_tasks_too(gateways: Gateways, server: Workshop) -> None:
+    """Nothing that he is told is kept in an index (DESIGN 5.9)."""
+    with gateways.process(server.port) as gateway:
+        proof = {"DPoP": "proof"}
+        make(gateway, task("a"), more=proof)
+        server.tasks["a"] |= {"status": "completed"}
+        ask(gateway, call("tasks/get", taskId="a"), more=proof)
+        samples = await gateway.metrics()
+        assert samples["taskgate_tasks_started_total", of("render")] == 1
+        assert samples["taskgate_tasks_ended_total", of("render", "completed")] == 1
+
+
+async def test_what_a_guard_denies_is_a_lookup_that_failed(gateways: Gateways, server: Workshop) -> None:
+    """The server is not asked, and the task is not lost."""
+    with gateways.process(server.port, guards={"own_tasks": True}) as gateway:
+        ann, bob = ({"Authorization": f"Bearer {who}"} for who in ("ann", "bob"))
+        make(gateway, task("a"), more=ann)
+        for method in ("tasks/get", "tasks/cancel", "tasks/get"):
+            assert ask(gateway, call(method, taskId="a"), more=bob)["error"]["code"] == -32602
+        assert "result" in ask(gateway, call("tasks/get", taskId="a"), more=ann)
+        samples = await gateway.metrics()
+        assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 2
+        assert samples["taskgate_tasks", of("render", "working")] == 1
+
+
+HOSTILE: dict[str, object] = {
+    'quote " and \\ and \n line': 'quote " and \\ and \n line', 'x"} 1\ntaskgate_up 0\n#': 'x"} 1\ntaskgate_up 0\n#',
+    "nul \0 and \x1b[31m": "nul \0 and \x1b[31m", "w" * 100: "w" * 1_000_000,
+    "\U0001f600" * 100: "\U0001f600" * 200_000, "half \ufffd": "half \ud83d", "other": "other",
+}  # fmt: skip
+
+
+async def test_a_name_of_a_tool_is_text_whatever_is_in_it(gateways: Gateways, server: Workshop) -> None:
+    """Cut to 100 characters; one that is empty, or no text, is as none. Half a character is read leniently."""
+    with gateways.process(server.port) as gateway:
+        for number, name in enumerate([*HOSTILE.values(), "", None, 7, ["x"]]):
+            make(gateway, task(f"t{number}"), tool=name)
+        samples = await gateway.metrics()
+        started = {dict(labels)["tool"]: n for (name, labels), n in samples.items() if name.endswith("s_started_total")}
+        assert started == dict.fromkeys(HOSTILE, 1) | {"tools/call": 4}
+        for number in range(100):
+            make(gateway, task(f"more{number}"), tool=f"{number}")
+        samples = await gateway.metrics()
+        started = {dict(labels)["tool"]: n for (name, labels), n in samples.items() if name.endswith("s_started_total")}
+        assert len(started) == 16  # `other` has a name of its own here
+        assert sum(started.values()) == 111
+        assert len(await gateway.exposition()) < 200_000
+        assert {row["tool"] for row in rows(gateway)} == started.keys()
+
+
+@pytest.mark.parametrize(
+    ("data", "fails"),
+    [
+        (b'{"content":[],"structuredContent":{"isError":true}}', False),
+        (b'{"content":[],"structuredContent":{"all":[{"isError": true}]},"isError":false}', False),
+        (b'{"content":[],"isError"\n:\ttrue}', True),
+        (b'{"content":[],"structuredContent":{"n":NaN},"isError":true}', True),
+    ],
+)
+def test_a_result_has_failed_by_its_own_word(data: bytes, fails: bool) -> None:
+    """What a tool has structured in its result has any member that it likes."""
+    assert has_failed(msgspec.Raw(jsonrpc.rewritten(data) or data)) is fails
+
+
+async def test_a_reload_takes_the_series_of_an_upstream_away_and_keeps_the_others(
+    gateways: Gateways, server: Workshop
+) -> None:
+    both = [
+        {"name": name, "url": f"http://127.0.0.1:{server.port}/mcp", "match": {"prefix": f"/{name}"}} for name in "ab"
+    ]
+    async with gateways.in_process(server.port, upstreams=both, log={"level": "warning"}) as gateway:
+        for name in "ab":
+            await asyncio.to_thread(make, gateway, task(name), target=f"/{name}/mcp")
+        kept = settings(gateway.port, gateway.admin, server.port, {"upstreams": both[1:]})
+        gateway.reload(kept)
+        samples = await gateway.metrics()
+        assert {dict(labels)["upstream"] for name, labels in samples if name.startswith("taskgate_task")} == {"b"}
+        assert samples["taskgate_tasks", of("render", "working", "b")] == 1
+        gateway.reload({**kept, "metrics": {"tasks": False}})
+        assert "taskgate_task" not in await gateway.exposition()
+        assert await asyncio.to_thread(rows, gateway) is None
+        await asyncio.to_thread(make, gateway, task("c"), target="/b/mcp")
+        gateway.reload(kept)
+        assert ("taskgate_tasks_started_total", of("render", None, "b")) not in await gateway.metrics()

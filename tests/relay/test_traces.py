@@ -4,33 +4,23 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from opentelemetry.context import Context, get_current
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from gateway.config import Log
-from gateway.mcp import jsonrpc
-from gateway.operate.metrics import EndedRequest
-from gateway.operate.traces import TracedAccessLog, TracedMetrics
-from gateway.transport.log_rate_limit import LogLimit
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, notification, page, task
-from tests.relay.rig import Rig, Server, body, final, own, rig_with
-from tests.relay.wire import answer, post, request
+from tests.relay.rig import Rig, Server, final, own, replies, rig_with, says
+from tests.relay.wire import post, request
+from tests.seams import named, put_in
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -122,9 +112,7 @@ def said(span: Span) -> dict[str, str | int]:
     return {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
 
 
-async def no_content(asked: Message, peer: Peer) -> bytes:
-    """A server that has nothing to say."""
-    return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+no_content = says(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")  # of a server that has nothing to say
 
 
 async def test_a_relayed_request_has_a_span_below_its_traceparent(gateways: Gateways) -> None:
@@ -237,13 +225,9 @@ async def test_a_query_has_spans_of_its_plan_and_of_each_request(gateways: Gatew
         assert said(again)["taskgate.outcome"] == "index" and not again.parent_span_id
 
 
-async def failing(asked: Message, peer: Peer) -> bytes:
-    return answer(fault(body(asked)["id"], -32603, "body5ecret task5ecret"))
-
-
 async def test_a_failure_is_known_by_its_class_alone(gateways: Gateways) -> None:
     async with traced(gateways) as (rig, collector):
-        rig.serve(failing)
+        rig.serve(replies(lambda message: fault(message["id"], -32603, "body5ecret task5ecret")))
         await rig.ask(post(filtered()))
         await rig.ask(post(call("ping")))
         await rig.ask(post(filtered(status="no")))
@@ -305,25 +289,24 @@ async def test_a_tracestate_is_in_no_span_and_no_log_and_goes_up_as_it_came(gate
             assert "t0ken5ecret" not in rig.gateway.log
 
 
-class OddMetrics(TracedMetrics):
-    def request(self, ended: EndedRequest) -> None:
-        raise ZeroDivisionError
+async def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = named("AccessLog").ended
 
+    def failing(self: Any, kind: str, *more: Any, **by_name: Any) -> None:
+        if kind == "answered":
+            raise ValueError
+        ended(self, kind, *more, **by_name)
 
-def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request() -> None:
-    spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    tracer = provider.get_tracer("test")
-    journal = TracedAccessLog(OddMetrics(tracer), Log(), LogLimit(time.monotonic))
-
-    def query() -> Context:
-        journal.began(None, None)
-        with pytest.raises(ZeroDivisionError):
-            journal.ended("answered", jsonrpc.Message("2.0"), 0.0, None)
-        return get_current()
-
-    assert not copy_context().run(query)
-    assert len(spans.get_finished_spans()) == 1
+    put_in(monkeypatch, "AccessLog.ended", failing)
+    async with traced(gateways) as (rig, collector):
+        rig.serve(SERVER)
+        one = await rig.client(rig.post(filtered()), rig.post(call("ping")))
+        await one.response(2)
+        query, *_, ping = await collector.until(5)
+        assert (query.name, ping.name) == ("tasks/list", "ping")
+        assert not ping.parent_span_id and ping.trace_id != query.trace_id
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["absent", "hangs"])

@@ -70,6 +70,18 @@ class Noting(Cheap):
 
 
 @asynccontextmanager
+async def served(sock: socket.socket | str) -> AsyncIterator[Seen]:
+    """An upstream on a socket, or on the path of one."""
+    seen, loop = Seen(), asyncio.get_running_loop()
+    if isinstance(sock, str):
+        server = await loop.create_unix_server(seen.connection, sock)
+    else:
+        server = await loop.create_server(seen.connection, sock=sock)
+    yield seen
+    server.close()
+
+
+@asynccontextmanager
 async def tls_upstream(authority: Authority, name: str) -> AsyncIterator[tuple[Seen, int]]:
     """An upstream with a certificate for a name, that wants one of its clients."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
@@ -111,20 +123,6 @@ async def test_an_upstream_with_an_authority_of_its_own_that_wants_a_certificate
             assert missing or seen.clients == ["gateway.internal"]
 
 
-async def test_a_reload_with_a_key_of_no_use_is_refused(gateways: Gateways, authority: Authority) -> None:
-    cert, key = authority.certificate("gateway.internal")
-    _, other = authority.certificate("other.internal")
-    async with tls_upstream(authority, "mcp.internal") as (_, port):
-        tls = {"ca": authority.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
-        upstream = {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}
-        with gateways.process(port, upstream=upstream) as gateway:
-            changed = {"upstream": {**upstream, "tls": {**tls, "key": other}}}
-            gateway.renew(settings(gateway.port, gateway.admin, port, changed))
-            line = await logged(gateway, "reload refused")
-            assert "upstreams[0].tls" in line["why"]
-            assert await asked(gateway) == (200, b"ok")
-
-
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -146,19 +144,13 @@ def test_what_cannot_be_is_an_error(more: str, words: str) -> None:
 
 
 async def test_an_upstream_behind_a_unix_socket(gateways: Gateways, tmp_path: Path) -> None:
-    seen, path = Seen(), str(tmp_path / "up.sock")
-    server = await asyncio.get_running_loop().create_unix_server(seen.connection, path)
+    """502 where nobody listens on it."""
+    path = str(tmp_path / "up.sock")
     with gateways.process(1, upstream={"url": "http://mcp.internal/mcp", "socket": path}) as gateway:
-        assert await asked(gateway) == (200, b"ok")
-        assert await asked(gateway) == (200, b"ok")
-        assert fields_of(seen.heads[0])["host"] == "mcp.internal"
-    server.close()
-
-
-async def test_a_unix_socket_that_nobody_listens_on_is_502(gateways: Gateways, tmp_path: Path) -> None:
-    upstream = {"url": "http://mcp.internal/mcp", "socket": str(tmp_path / "gone.sock")}
-    with gateways.process(1, upstream=upstream) as gateway:
         assert (await asked(gateway))[0] == 502
+        async with served(path) as seen:
+            assert await asked(gateway) == await asked(gateway) == (200, b"ok")
+            assert fields_of(seen.heads[0])["host"] == "mcp.internal"
 
 
 def over_unix(path: str, target: str) -> tuple[int, bytes]:
@@ -185,17 +177,15 @@ async def test_listening_on_unix_sockets(gateways: Gateways, tmp_path: Path, req
     with listening() as sock:
         config = settings(1, 2, port_of(sock), {"log": {"level": "info", "access": True}})
         config |= {"listen": f"unix:{listen}", "admin": {"listen": f"unix:{admin}"}}
-        seen = Seen()
-        server = await asyncio.get_running_loop().create_server(seen.connection, sock=sock)
-        with gateways.starting(config, serves=lambda: ready_over(admin)) as gateway:
-            gateway.wait()
-            assert await asyncio.to_thread(over_unix, listen, "/mcp") == (200, b"ok")
-            line = await logged(gateway, "over-unix")
-            assert (line["client"], line["status"]) == ("unix", 200)
-            assert (await logged(gateway, '"serving"'))["address"] == f"http://unix:{listen}:/mcp"
-            assert b"taskgate_requests_total" in (await asyncio.to_thread(over_unix, admin, "/metrics"))[1]
-            assert mode_of(listen) == mode_of(admin) == 0o770, "all that the umask leaves"
-        server.close()
+        async with served(sock):
+            with gateways.starting(config, serves=lambda: ready_over(admin)) as gateway:
+                gateway.wait()
+                assert await asyncio.to_thread(over_unix, listen, "/mcp") == (200, b"ok")
+                line = await logged(gateway, "over-unix")
+                assert (line["client"], line["status"]) == ("unix", 200)
+                assert (await logged(gateway, '"serving"'))["address"] == f"http://unix:{listen}:/mcp"
+                assert b"taskgate_requests_total" in (await asyncio.to_thread(over_unix, admin, "/metrics"))[1]
+                assert mode_of(listen) == mode_of(admin) == 0o770, "all that the umask leaves"
 
 
 @pytest.mark.parametrize("which", ["listen", "admin"])
@@ -230,58 +220,53 @@ async def test_listening_on_both_families(gateways: Gateways) -> None:
         config |= {"listen": f"[::]:{port_of(listen)}", "admin": {"listen": f"[::]:{port_of(admin)}"}}
         listen.close()
         admin.close()
-        seen = Seen()
-        server = await asyncio.get_running_loop().create_server(seen.connection, sock=sock)
-        with gateways.starting(config) as gateway:
-            gateway.wait()
-            assert await asked(gateway, "127.0.0.1") == (200, b"ok")
-            assert await asked(gateway, "::1") == (200, b"ok")
-        server.close()
+        async with served(sock):
+            with gateways.starting(config) as gateway:
+                gateway.wait()
+                for host in ("127.0.0.1", "::1"):
+                    assert await asked(gateway, host) == (200, b"ok")
 
 
 # ---- the health check ----
 
 
+CHECK: Json = {"path": "/health?deep=1", "interval": "100ms", "timeout": "1s"}
+
+
 async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways) -> None:
-    check: Json = {"path": "/health?deep=1", "interval": "100ms", "timeout": "1s"}
-    seen = Seen()
     with listening() as sock:
-        server = await asyncio.get_running_loop().create_server(seen.connection, sock=sock)
-        with gateways.process(port_of(sock), upstream={"health_check": check}, log={"level": "info"}) as gateway:
-            await eventually(lambda: bool(seen.heads), "a check")
-            assert await up_is(gateway, 1)
-            assert seen.heads[0].startswith(b"GET /health?deep=1 HTTP/1.1\r\n")
-            seen.status = b"503 Service Unavailable"
-            await eventually(lambda: up_is(gateway, 0), "down")
-            assert (await logged(gateway, "the upstream is down"))["why"] == "the health check got status 503"
-            seen.status = b"404 Not Found"
-            await eventually(lambda: up_is(gateway, 1), "up: it answers")
-            await logged(gateway, "the upstream is up")
-            gateway.renew(settings(gateway.port, gateway.admin, port_of(sock)))
-            await logged(gateway, '"reloaded"')
-            count = len(seen.heads)
-            await asyncio.sleep(0.5)
-            assert len(seen.heads) <= count + 1, "without the key there are no more"
-        server.close()
+        changed = {"upstream": {"health_check": CHECK}, "log": {"level": "info"}}
+        async with served(sock) as seen:
+            with gateways.process(port_of(sock), **changed) as gateway:
+                await eventually(lambda: bool(seen.heads), "a check")
+                assert await up_is(gateway, 1)
+                assert seen.heads[0].startswith(b"GET /health?deep=1 HTTP/1.1\r\n")
+                seen.status = b"503 Service Unavailable"
+                await eventually(lambda: up_is(gateway, 0), "down")
+                assert (await logged(gateway, "the upstream is down"))["why"] == "the health check got status 503"
+                seen.status = b"404 Not Found"
+                await eventually(lambda: up_is(gateway, 1), "up: it answers")
+                await logged(gateway, "the upstream is up")
+                gateway.renew(settings(gateway.port, gateway.admin, port_of(sock)))
+                await logged(gateway, '"reloaded"')
+                count = len(seen.heads)
+                await asyncio.sleep(0.5)
+                assert len(seen.heads) <= count + 1, "without the key there are no more"
 
 
 async def test_a_down_lasts_until_a_check_passes_whatever_answers(gateways: Gateways) -> None:
     """Once the answer to a check that fails counted as one: the log said up, then down, and the down began anew."""
-    check: Json = {"path": "/health", "interval": "100ms", "timeout": "1s"}
-    seen = Seen()
-    seen.status = b"500 Internal Server Error"
-    with held_port() as port:
-        url = f"http://127.0.0.1:{port_of(port)}/mcp"
-        upstream = {"url": url, "health_check": check}
-        with gateways.process(port_of(port), upstream=upstream, log={"level": "info"}) as gateway:
+    with held_port() as sock:
+        upstream = {"url": f"http://127.0.0.1:{port_of(sock)}/mcp", "health_check": CHECK}
+        with gateways.process(port_of(sock), upstream=upstream, log={"level": "info"}) as gateway:
             await logged(gateway, "the upstream is down")
-            server = await asyncio.get_running_loop().create_server(seen.connection, "127.0.0.1", port_of(port))
-            await eventually(lambda: len(seen.heads) > 1, "two checks")
-            seen.status = b"200 OK"
-            await logged(gateway, "the upstream is up")
+            async with served(sock) as seen:
+                seen.status = b"500 Internal Server Error"
+                await eventually(lambda: len(seen.heads) > 1, "two checks")
+                seen.status = b"200 OK"
+                await logged(gateway, "the upstream is up")
             changes = [line["message"] for line in gateway.lines() if line["logger"] == "taskgate.upstream"]
             assert changes == ["the upstream is down", "the upstream is up"]
-        server.close()
 
 
 async def up_is(gateway: Gateway, value: int) -> bool:
