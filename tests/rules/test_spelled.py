@@ -13,7 +13,7 @@ from gateway.query import criteria, cursor
 from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
 from gateway.query.cursor import Position
 from gateway.refresh import answer
-from tests.rules import new_criterion, plain
+from tests.rules import plain
 from tests.rules.test_criteria import EARLY, EXAMPLES, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
 
 
@@ -193,13 +193,3 @@ def test_any_text_is_a_query_or_told_to_be_wrong(text: str) -> None:
         assert read({"cursor": text}) is not None
     except BadQuery as bad:
         assert bad.faults
-
-
-def test_a_criterion_that_is_declared_can_be_spelled() -> None:
-    with new_criterion.declared():
-        assert spelled("taskgate:?testOnlyMethodPrefix=a,b&testOnlyStatusNot=failed,working") == Query(
-            testOnlyMethodPrefix="a,b", testOnlyStatusNot=frozenset({"failed", "working"})
-        )
-        assert fault("taskgate:?testOnlyStatusNot=done") == Fault(
-            "cursor.testOnlyStatusNot", '"done"', "an array of statuses"
-        )
