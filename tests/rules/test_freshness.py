@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +16,8 @@ from gateway.mcp import task
 from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
-from gateway.refresh.planning import Ages, may_match_all_live
-from gateway.tasks.marks import Known, Listing, Mark, Record, oldest
+from gateway.refresh.planning import Ages
+from gateway.tasks.marks import Known, Listing, Mark, Record
 from tests.rules import plain
 
 ROOT = Path(__file__).parents[2]
@@ -297,52 +296,6 @@ def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     # What no list shows, and what is marked and not listed, no page can tell.
     told_by_pages = [i for i in plan.tasks if i not in record.unlisted and i not in record.marks]
     assert plan.tail + len(told_by_pages) <= known.pages
-
-
-@given(situations(), plain.queries, ages, st.sets(st.sampled_from([*plain.IDS, "nobody"])), st.booleans())
-def test_what_is_asked_is_enough_to_answer(
-    record: Record, query: Query, allowed: Ages, gone: set[str], has_get: bool
-) -> None:
-    """Each round of asking learns something, and after a few there is nothing left to ask."""
-    known, index, came = record.known, record.index, moment(NOW)
-    listed = [task for i in index if i not in record.unlisted and i not in gone and (task := index.get(i)) is not None]
-    order = count(came.order + 1)
-
-    def ask_for(task_ids: Iterable[str]) -> None:
-        for task_id in task_ids:
-            asked, found = Moment(next(order), NOW), index.get(task_id)
-            told, now = Stamp(asked, asked.order, next(order)), Moment(next(order), NOW)
-            if not has_get:
-                record.stop_asking_by_id(now)
-                return
-            if task_id in gone or found is None:
-                record.miss(task_id, told, now)
-            else:
-                record.take(found, told, now)
-
-    for _ in range(8):
-        plan = planning.plan(record, query, came, allowed)
-        if plan.nothing:
-            return
-        began = Moment(next(order), NOW)
-        if plan.crawl:
-            record.begin_crawl()
-            record.listed(listed, Stamp(began, began.order, next(order)), Moment(next(order), NOW))
-            for task_id in [i for some in record.unseen(began) for i in some]:
-                if known.asks_by_id:
-                    record.mark(task_id, Moment(next(order), NOW), first=0)
-                else:
-                    record.forget(task_id)
-            record.end_crawl(Stamp(began, began.order, next(order)), known.pages, known.cursors, known.listing)
-            if known.unlisted_as_of.at < NOW - allowed.full_crawl_interval_s or known.unlisted_as_of.order < came.order:
-                ask_for(list(record.unlisted))
-                known.unlisted_as_of = oldest(map(index.get, record.unlisted), began)
-        if plan.tail:
-            known.new_as_of, known.cursors = began, []
-        ask_for(plan.tasks)
-        if not plan.crawl and plan.tasks and may_match_all_live(query):
-            known.live_as_of = oldest(index.live(query), began)
-    pytest.fail("it never ends")
 
 
 # Each: ttl in ms of a task made at 10 s since 1970; when it was last reported; what time it is then (both since 1970).

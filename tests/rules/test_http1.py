@@ -95,12 +95,6 @@ def test_hostile_requests_are_read_alike_wherever_they_are_split(size: int) -> N
             assert read(*(data[at : at + size] for at in range(0, len(data), size))) == read(data), row
 
 
-def test_what_comes_before_a_refusal_is_read_and_nothing_after_it() -> None:
-    reader, get = RequestReader(65536, FIELDS_MAX), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert [type(event) for event in events(reader, get + b"nonsense\r\n\r\n" + get)] == [Head, End, Refusal]
-    assert [*events(reader, get)] == []
-
-
 def first(data: bytes) -> Seen | None:
     """What the gateway reads; None if it refuses some of it."""
     seen = read(data)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.query import criteria, cursor
+from gateway.query import criteria
 from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
 from gateway.query.cursor import Position
 from gateway.refresh import answer
@@ -108,16 +108,6 @@ def test_how_lists_and_escapes_are_read(text: str, expected: Query | None) -> No
         faults(text)
     else:
         assert spelled(text) == expected
-
-
-def test_it_is_answered_with_ordinary_cursors_from_then_on() -> None:
-    query = spelled("taskgate:?status=failed&order=asc")
-    last = task.parse(plain.raw_task("a", "failed", EARLY, EARLY))
-    text = cursor.encode(cursor.following(Position(query), [last]))
-    assert text.startswith("taskgate4.")
-    position = read({"cursor": text})
-    assert position is not None and position.query == query and position.after == (last.updated, "a")
-    assert read({"cursor": text, "status": ["failed"], "order": "asc"}) == position
 
 
 def check_same(found: Fault, expected: Fault) -> None:
