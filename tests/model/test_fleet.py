@@ -94,20 +94,3 @@ class Waiting(Timed):
 
 def test_a_query_waits_no_longer_than_the_timeout_and_a_relayed_message_not_at_all() -> None:
     play(h.History(h.Setting(max_age=0, order="nothing")), Waiting)
-
-
-class Back(Timed):
-    async def by_the_clock(self) -> None:
-        for number in range(1, 30):
-            await self._redis.become("stopped" if number % 3 == 0 else "wiped")
-            await self.took(h.Create())
-            await asyncio.sleep(0.13 * number)
-            await self._redis.become("well")
-            await asyncio.sleep(2)
-            assert [len(entries) for entries in self._redis.sets.values()] == [number]
-            assert len(self._redis.values) == 2, "the session's and the mark"
-
-
-def test_a_store_that_is_back_has_everything_within_two_seconds() -> None:
-    """In whatever moment of its own the replica is when the store fails, and when it is back."""
-    play(h.History(h.Setting(order="nothing")), Back)

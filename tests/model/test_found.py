@@ -7,12 +7,10 @@ out (`wilful.py`).
 import pytest
 
 from tests.model.history import (
-    Blink,
     Clock,
     Create,
     Delete,
     Fault,
-    Flood,
     Get,
     History,
     Page,
@@ -34,34 +32,12 @@ FOUND = {
         Setting(shared=True, tasks="w"),
         (Get(), Wait(), Fault(s=1, kind="403", method="tasks/get"), Query(s=1), Wait()),
     ),
-    "a task is made by a request that is too large to be read": History(
-        Setting(order="nothing"), (Create(form="large"),)
-    ),
-    "a task is made by a request in gzip": History(Setting(order="nothing"), (Create(form="gzip"),)),
-    "a task has ended, says the response to a request that was not read": History(
-        Setting(order="nothing", tasks="wwwwc"), (Get(which=4, method="tasks/result", form="coding"),)
-    ),
     "a task is gone, says the response to a request that was not read": History(
         Setting(tasks="ww"), (Delete(), Query(), Wait(), Get(which=1, form="bomb"), Delete())
     ),
     "a task is in a response with NaN": History(Setting(order="nothing"), (Fault(kind="nan"), Create(), Wait())),
-    "a task with NaN passes while a query is under way": History(
-        Setting(order="nothing"), (Query(), Fault(kind="nan"), Create(), Blink(count=5))
-    ),
-    "a page of the upstream's has NaN": History(
-        Setting(tasks="w"), (Fault(kind="nan"), Fault(kind="nan"), Query(), Wait())
-    ),
-    "a task is in a response behind a byte order mark": History(
-        Setting(order="nothing"), (Fault(kind="bom"), Create(), Wait())
-    ),
-    "a task is in a response that is no UTF-8": History(
-        Setting(order="nothing"), (Fault(kind="latin"), Create(), Wait())
-    ),
     "a task is no UTF-8, and is so again when it is asked for": History(
         Setting(order="nothing"), (Fault(kind="latin"), Create(), Wait(), Fault(kind="latin"), Query(), Wait())
-    ),
-    "a page of the upstream's is no UTF-8": History(
-        Setting(tasks="w"), (Fault(kind="latin"), Fault(kind="latin"), Query(), Wait())
     ),
     "a task has changed, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible"), Get(method="tasks/cancel"), Wait())
@@ -72,9 +48,6 @@ FOUND = {
     "a task is in a resumed stream": History(
         Setting(order="nothing", streams=True), (Fault(kind="resume"), Create(), Wait())
     ),
-    "a server is too busy for a tool after a task was made": History(
-        Setting(order="nothing"), (Create(), Wait(), Fault(kind="429", method="tools/call"), Create(), Wait())
-    ),
     "a tool is refused after a task was made": History(
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(), Wait(), Fault(kind="403", method="prompts/get"), Create(method=1), Wait(2),
@@ -82,18 +55,6 @@ FOUND = {
     ),
     "a token is renewed after a task was made": History(
         Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Renew(), Wait(), Query())
-    ),
-    "a crawl begins beside another of a session that is too large": History(
-        Setting(tasks_max=3, knows_get=False, delays=((16, 2),), tasks="wwww"),
-        (Query(), Wait(ticks=32), Query(ids=(3,))),
-    ),
-    "a query comes beside a crawl that a task asked for by id made too large": History(
-        Setting(tasks_max=3, order="random", delays=((5, 0), (140, 5), (1, 70)), listening=True, tasks="w" * 11),
-        (Query(cancel=16), Update(notify=True), Query(ids=(8, 99)), Wait(ticks=32), Query()),
-    ),
-    "a task of the first page, known as of earlier than the last one, moves ahead of where the list ended": History(
-        Setting(page_size=1, delays=((2, 16), (2, 140), (1, 2), (1, 140), (0, 70), (16, 2))),
-        (Query(ascending=True, pages=2), Wait(), Create(), Create(), Blink(count=21), Update()),
     ),
     "no tasks/get: what a crawl left in, to be asked for by id, stays": History(
         Setting(full_crawl_interval=64, knows_get=False), (Create(ttl=80), Wait(ticks=65), Wait(ticks=640))
@@ -120,25 +81,12 @@ FOUND = {
         Setting(order="nothing", delays=((16, 140),)),
         (Query(), Wait(ticks=2), Create(), Wait(ticks=63), Query(), Update()),
     ),
-    "no tasks/get: a task that may be gone stays": History(
-        Setting(always_next=True, knows_get=False, tasks="fcwwc"),
-        (Get(which=3, method="tasks/result"), Query(), Delete(which=2), Wait(ticks=63), Wait(ticks=2), Query(), Wait(),
-         Delete(which=2)),
-    ),
     "two tasks gone and one page to read: never an end of crawls": History(
         Setting(tasks="w"), (Query(), Create(), Wait(), Delete(), Delete())
-    ),
-    "a response that was on its way for long brings back a task that has gone meanwhile": History(
-        Setting(page_size=2, delays=((1, 140), (140, 5), (0, 5), (0, 0)), tasks="wwwwwww"),
-        (Update(), Create(), Query(pages=2), Fault(kind="hang"), Get(), Wait(), Update(), Query(pages=8, pause=65),
-         Delete()),
     ),
     "a response that was on its way when its session ended makes the session known again": History(
         Setting(delays=((0, 1), (16, 16), (0, 2), (140, 1), (5, 16), (2, 0)), tasks="w"),
         (Get(), Wait(), Wait(ticks=16), Query(), Restart(), Wait(ticks=16), Query(ids=(0,))),
-    ),
-    "a crawl whose index was cleared on the way passes for complete": History(
-        Setting(tasks_max=3, per_page=1, delays=((16, 0),), tasks="cccc"), (Query(), Wait(ticks=40), Create())
     ),
     "a task asked for by id makes a crawl's index too large on the way": History(
         Setting(tasks_max=3, per_page=1, delays=((16, 0),), tasks="ccccc"), (Query(), Wait(ticks=40), Query(ids=(4,)))
@@ -148,54 +96,18 @@ FOUND = {
         (Query(), Wait(130), Delete(which=0), Wait(200), Query(), Wait(36), Delete(which=0), Get(which=1), Wait(160),
          Query()),
     ),
-    "too large: a terminal task that was told to be gone is shown by its id": History(
-        Setting(tasks_max=3, tasks="cccccc"),
-        (Query(), Wait(5), Query(ids=(1,)), Wait(5), Delete(which=1), Get(which=1), Wait(5), Query(ids=(1,)), Wait(5)),
-    ),
-    **{
-        f"too large: a notification on a crawl's own stream, {ticks} ticks in": History(
-            Setting(tasks_max=3, per_page=1, streams=True, delays=((16, 0),), tasks="wwwwww"),
-            (Query(), Wait(130), Wait(130), Query(ids=(1,)), Wait(20), Query(), Wait(ticks),
-             Update(which=1, notify=True), Blink(5), Query(ids=(1,)), Wait(100)),
-        )
-        for ticks in (5, 20, 30, 40, 50)
-    },
-    **{
-        f"no tasks/get: a task first heard of by a notification during a crawl, {ticks} ticks in": History(
-            Setting(per_page=1, max_age=128, order="prepends", knows_get=False, listening=True, delays=((16, 0),),
-                    tasks="ccccc"),
-            (Query(ids=(0,)), Wait(ticks), Create(elsewhere=True), Update(notify=True, status=1), Wait(98 - ticks),
-             Query()),
-        )
-        for ticks in (40, 50, 60, 70, 80)
-    },
     "prepended: a task made through the gateway hides one made elsewhere before it": History(
         Setting(per_page=1, order="prepends", full_crawl_interval=3840, tasks="cccccccc"),
         (Query(), Wait(65), Create(elsewhere=True), Wait(2), Create(), Wait(65), Query(), Wait(65), Query()),
-    ),
-    "prepended: a page of a client's hides one made elsewhere before it": History(
-        Setting(per_page=1, order="prepends", full_crawl_interval=3840, tasks="cccccccc"),
-        (Query(), Wait(65), Create(elsewhere=True), Wait(2), Create(elsewhere=True), Page(), Wait(65), Query(),
-         Wait(65), Query()),
     ),
     "prepended: a cursor expires under the look for what is new": History(
         Setting(order="prepends", per_page=1, tasks="xx"),
         (Query(), Wait(2), Fault(kind="expired"), Create(elsewhere=True), Wait(63), Create(), Query(), Wait()),
     ),
-    "a page that was asked for before a task was said to be gone makes it certain again": History(
-        Setting(per_page=1, delays=((70, 140), (0, 5), (2, 0), (70, 140), (0, 1), (140, 2)), tasks="wwf"),
-        (Query(cancel=4), Query(), Page(), Blink(count=3), Delete(), Delete(), Wait(5), Wait(65), Delete(),
-         Get(which=2, method="tasks/cancel")),
-    ),
     "prepended: a look that fails half-way hides what it did not reach": History(
         Setting(order="prepends", per_page=1, always_next=True, tasks="xc"),
         (Query(), Wait(), Create(elsewhere=True), Fault(kind="500", method="tasks/get"), Create(), Wait(65), Query(),
          Wait()),
-    ),
-    "prepended: a crawl that begins again shows a newer task behind an older one": History(
-        Setting(order="prepends", cursors="last", per_page=1, always_next=True, delays=((0, 70), (16, 140), (16, 70))),
-        (Query(), Create(s=1), Query(s=1), Wait(130), Query(s=1), Blink(count=8), Delete(s=1), Create(s=1), Wait(320),
-         Create(s=1, elsewhere=True)),
     ),
     "prepended: a list of one task has no order yet": History(
         Setting(order="prepends", per_page=1, always_next=True, delays=((16, 5), (70, 16))),
@@ -219,39 +131,13 @@ FOUND = {
         Setting(max_age=128, idle_timeout=16, delays=((2, 16), (2, 30), (2, 30), (2, 70)), tasks="w"),
         (Get(), Wait(3), Delete(), Get()),
     ),
-    "a response that was on its way when its index went brings back an earlier state": History(
-        Setting(max_age=128, sessions_max=1, delays=((1, 70),), listening=True, tasks="w"),
-        (Get(), Wait(30), Update(notify=True), Wait(30), Query(s=1), Wait(16), Query(ids=(0, 1))),
-    ),
-    "an index goes while a query works with it, which learns what the next index does not know": History(
-        Setting(memory_bytes_max=8000, order="random", delays=((1, 1), (0, 0), (0, 16), (0, 1)), tasks="w"),
-        (Create(), Query(), Page(), Page(), Create(elsewhere=True), Query(s=1), Wait(3), Query(), Query(s=1), Query(),
-         Wait(), Delete(which=1)),
-    ),
-    "a page that was asked for during a crawl brings back a task that the crawl did not show": History(
-        Setting(order="random", delays=((1, 70), (2, 30), (1, 1), (0, 16)), tasks="wwww"),
-        (Query(), Wait(), Page(), Wait(3), Delete(which=1)),
-    ),
-    "a response that was on its way for longer than idle_timeout when its index went": History(
-        Setting(max_age=128, idle_timeout=16, delays=((0, 70), (2, 16), (0, 70)), tasks="w"),
-        (Page(), Wait(), Query(), Delete()),
-    ),
     "a 401 drops an index that a query works with, which learns what the next one does not know": History(
         Setting(delays=((0, 0), (1, 30), (0, 1), (1, 70)), tasks="w"),
         (Query(), Query(ids=(0, 1)), Fault(kind="401"), Wait(30), Get(), Get(), Wait(16), Get(), Wait(), Delete()),
     ),
-    "a 401 drops an index that a query works with, which shows a task that the next one does not know": History(
-        Setting(max_age=128, delays=((1, 70),)),
-        (Query(), Fault(kind="401"), Query(ids=(0, 1)), Wait(16), Query(), Wait(2), Create(elsewhere=True)),
-    ),
     "an index that went while in use is found again, larger than an index may be": History(
         Setting(memory_bytes_max=8000, listening=True, tasks="wwww"),
         (Get(), Query(ids=(1, 0, 3)), Create(s=1), Create()),
-    ),
-    "no tasks/get: a crawl forgets a task that was made behind a page that it had read": History(
-        Setting(order="prepends", knows_get=False, delays=((0, 70), (0, 0), (16, 70), (0, 0), (5, 2), (0, 2)),
-                tasks="wwwww"),
-        (Query(), Create(ttl=80), Wait(32), Wait(63), Create(), Query(s=1), Query(), Wait(16), Query()),
     ),
     "a crawl after a doubt could not ask for what no list shows": History(
         Setting(order="nothing"),
@@ -274,11 +160,6 @@ FOUND = {
                 tasks="w" * 121),
         (Query(), Wait(640), Query(), Wait(6), *[Update(which=i, status=1) for i in range(101)], Wait(640)),
     ),
-    "more than a hundred tasks that a crawl missed are still there, by place": History(
-        Setting(cursors="offset", per_page=10, page_size=1000, full_crawl_interval=320, delays=((2, 0),),
-                tasks="c" * 300),
-        (Query(), Wait(640), Query(), Wait(33), *[Delete(which=0) for _ in range(101)], Wait(640)),
-    ),
     "a task that no list shows was asked for only where it had ended": History(
         Setting(full_crawl_interval=64, listening=True),
         (Create(), Wait(), Update(notify=True, late=70), Delete(), Wait(64), Query(created=(None, -640)), Wait(6)),
@@ -295,28 +176,11 @@ FOUND = {
         (Wait(30), Query(), Wait(70), Query(),
          *[e for _ in range(300) for e in (Create(elsewhere=True), Update(which=-1, notify=True), Wait())], Wait(3)),
     ),
-    "more than a hundred tasks have gone, and one that changed was missed": History(
-        Setting(full_crawl_interval=320, page_size=1000, order="updated", per_page=10, delays=((4, 0),),
-                tasks="w" + "c" * 121),
-        (Query(), Wait(640), *[Delete(which=1)] * 101, Query(), Wait(6), Update(status=1)),
-    ),
-    "a notification makes a task one that no list shows, reported before the others of those": History(
-        Setting(max_age=16, full_crawl_interval=200, order="random", per_page=1, delays=((12, 0),), listening=True,
-                tasks="wcccc"),
-        (Query(), Wait(16), Update(notify=True, late=110), Wait(28), Delete(), Wait(3), Create(), Wait(31), Query(),
-         Wait(100), Query(), Wait(51), Query(), Wait(10), Query(), Wait(5), Query(), Wait(4), Query()),
-    ),
     "no tasks/get: that is found out while a crawl reads and a task is being made": History(
         Setting(max_age=128, full_crawl_interval=200, order="prepends", per_page=1, knows_get=False,
                 delays=((2, 2), (40, 40), (70, 0), (70, 0), (40, 2)), listening=True, tasks="ccccc"),
         (Query(), Wait(300), Create(), Wait(), Query(), Wait(32), Query(ids=(99,)), Wait(65), Query(), Wait(5), Query(),
          Wait(64)),
-    ),
-    "a slow answer brings a live task that no list has shown, as of before": History(
-        Setting(full_crawl_interval=3840, cursors="offset", per_page=1, delays=((2, 2), (2, 100), (2, 2), (0, 2)),
-                tasks="ccwccc"),
-        (Query(), Wait(90), Delete(), Wait(600), Get(which=2), Wait(10), Update(), Wait(32), Query(), Wait(32), Query(),
-         Wait(5), Query(), Wait(16), Query()),
     ),
     "max_age is longer after a reload: what was left out of an answer before it need not have been asked for": History(
         Setting(max_age=16, tasks="www"),
@@ -326,15 +190,6 @@ FOUND = {
         Setting(listening=True, tasks="w"),
         (Update(status=0, notify=True), Query(), Wait(), Clock(by_s=-3600), Update(status=1, notify=True), Wait(),
          Query()),
-    ),
-    "the clock is set back between two pages of answers": History(
-        Setting(max_age=16, delays=((16, 70),), tasks="www"),
-        (Update(status=1), Query(), Wait(ticks=16), Wait(), Query(), Clock(by_s=-3600), Update(status=1)),
-    ),
-    "a page that a look takes in late is older than an answer that came meanwhile": History(
-        Setting(per_page=1, full_crawl_interval=3840, delays=((1, 1), (1, 30), (1, 5)), tasks="wwcccccw"),
-        (Clock(), Update(which=7, status=0), Query(), Wait(130), Update(which=7, status=1), Query(), Wait(8),
-         Clock(by_s=-3600), Update(which=7, status=0), Create(elsewhere=True), Get(which=7), Wait(40), Query()),
     ),
     "a task has the id of one that has ended": History(
         Setting(ids_again=0, order="nothing", tasks="wc"),
@@ -351,9 +206,6 @@ FOUND = {
                 delays=((2, 16), (40, 1), (1, 8), (16, 3), (40, 8), (1, 16), (2, 8))),
         (Query(), Get(method="tasks/cancel"), Wait(ticks=2), Wait(ticks=16), Create(), Create(elsewhere=True)),
     ),
-    "callers whom the upstream refuses push an index out": History(
-        Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Flood(), Wait(), Query()),
-    ),
     "of two answers that overlap the last one is the older": History(
         Setting(order="random", full_crawl_interval=3840, delays=((1, 1), (1, 1), (1, 40), (1, 1), (1, 1)), tasks="w"),
         (Query(), Wait(70), Query(ids=(0,)), Wait(2), Update(status=1), Wait(), Query(), Wait(42), Query()),
@@ -361,10 +213,6 @@ FOUND = {
     "of two answers that overlap the first one is the older": History(
         Setting(order="random", full_crawl_interval=3840, delays=((1, 20), (1, 1), (1, 4), (1, 1), (1, 1)), tasks="w"),
         (Query(), Wait(70), Query(ids=(0,)), Wait(2), Update(status=1), Wait(), Query(), Wait(42), Query()),
-    ),
-    "a client is told of a change while an own answer from before it is under way": History(
-        Setting(delays=((1, 1), (21, 1), (1, 12)), tasks="w"),
-        (Query(), Wait(70), Get(), Wait(18), Query(ids=(0,)), Wait(2), Update(status=1), Wait(14), Query(ids=(0,))),
     ),
     "a client is told long after it asked that a task is as it was": History(
         Setting(max_age=16, full_crawl_interval=3840, per_page=1, delays=((0, 0), (1, 1), (1, 30), (1, 1), (0, 0)),
@@ -386,11 +234,6 @@ FOUND = {
     "nothing is asked for between a 401 and a query": History(
         Setting(tasks="w"), (Query(), Wait(2), Fault(kind="401", method="tools/call"), Create(), Wait(2), Query())
     ),
-    "no tasks/get, and a client is told what was so while a crawl brings what is": History(
-        Setting(knows_get=False, tasks="w", delays=((3, 16), (16, 2), (8, 16), (70, 16), (5, 16), (5, 2), (1, 40),
-                (2, 1), (8, 40), (1, 2), (1, 3), (2, 16))),
-        (Query(), Query(s=1), Wait(64), Page(), Get(), Page(), Blink(8), Query(ids=(0,)), Wait(5), Update(status=1)),
-    ),
     "a task that a caller finds again is put off: that denies nothing of it": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="403"), Get(), Fault(kind="429", method="tasks/get"), Query(), Wait()),
@@ -399,25 +242,10 @@ FOUND = {
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(methods=(1,)), Wait(), Query(methods=(2,))),
     ),
-    "a client is told that a task is gone after its id was given again": History(
-        Setting(delays=((0, 5), (2, 70)), ids_again=65, tasks="x"),
-        (Delete(), Wait(2), Get(), Wait(63), Create()),
-    ),
     "the gateway is told that a task is gone after its id was given again": History(
         Setting(delays=((2, 5), (2, 70), (40, 2), (1, 3), (16, 8), (16, 16), (70, 3), (2, 16), (1, 40), (2, 1), (5, 40),
                 (40, 1)), ids_again=5, tasks="wwww"),
         (Create(s=1, ttl=4), Wait(32), Query(s=1), Create(s=1)),
-    ),
-    "the result of a task comes after its id was given again": History(
-        Setting(delays=((16, 16), (40, 70), (70, 70), (40, 2), (40, 16), (1, 8), (5, 16), (3, 2), (5, 2), (40, 2),
-                (8, 2), (16, 70)), ids_again=5, tasks="c"),
-        (Get(method="tasks/result"), Blink(5), Wait(16), Get(), Create(elsewhere=True)),
-    ),
-    "the result that made a task comes after that which made a later one of its id": History(
-        Setting(methods=3, ids_again=0, delays=((40, 3), (3, 2), (3, 8), (1, 8), (2, 2), (16, 1), (8, 3), (2, 5),
-                (5, 40), (1, 70), (16, 70), (40, 3))),
-        (Create(elsewhere=True), Get(method="tasks/cancel"), Wait(63), Get(method="tasks/cancel"), Create(method=1),
-         Wait(2), Create(), Wait(63), Query(methods=(1,))),
     ),
     "the result of a task comes on a resumed stream after its id was given again": History(
         Setting(streams=True, delays=((0, 70), (16, 5)), ids_again=0, listening=True, tasks="c"),

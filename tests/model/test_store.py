@@ -12,7 +12,7 @@ import pytest
 from gateway import config
 from gateway.caller_identity import Key
 from gateway.mcp.observations import Observation
-from gateway.mcp.task import Stamp, parse
+from gateway.mcp.task import Stamp
 from gateway.store.batch import READ_AT_ONCE
 from gateway.store.pipeline import StoreState
 from gateway.store.redis_store import DOUBT, RedisStore, entry_of, entry_of_gone
@@ -152,18 +152,6 @@ async def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing
     await rig.outage("killed", many)
     name = rig.store.name_of_entries(KEY)
     assert name is not None and set(rig.redis.sets[name.encode()]) == {there("t-1"), DOUBT}
-
-
-@on_a_clock_of_its_own
-async def test_a_store_that_was_emptied_learns_again_what_is_gone(rig: Rig) -> None:
-    await rig.start()
-    rig.see("t-1", "t-2")
-    rig.lose("t-1")
-    await asyncio.sleep(1)
-    rig.redis.sets.clear()
-    rig.redis.values.clear()
-    await asyncio.sleep(BACK_S)
-    assert sorted(rig.entries()) == sorted([there("t-2"), entry_of_gone("t-1")])
 
 
 @on_a_clock_of_its_own
@@ -313,34 +301,3 @@ async def test_a_value_that_comes_after_the_session_was_cleared_says_nothing(rig
     session.clear()
     await work
     assert rig.sessions.servers.get(KEY) is None
-
-
-@on_a_clock_of_its_own
-async def test_a_task_that_comes_back_and_goes_again_is_told_each_time(rig: Rig) -> None:
-    await rig.start()
-    rig.lose("known elsewhere")
-    await asyncio.sleep(1)
-    rig.see("t-1")
-    for _ in range(2):
-        rig.see("t-2")
-        rig.lose("t-2")
-        await asyncio.sleep(1)
-        rig.see("t-3")
-        rig.lose("t-3")
-        await asyncio.sleep(1)
-        gone = [entry_of_gone(i) for i in ("known elsewhere", "t-2", "t-3")]
-        assert rig.entries() == [gone[0], there("t-1"), *gone[1:]]
-
-
-@on_a_clock_of_its_own
-async def test_a_task_that_all_are_told_of_is_told_to_the_store_once_the_server_has_shown_it(rig: Rig) -> None:
-    await rig.start()
-    rig.see("t-1")
-    raw = b'{"taskId":"t-2","status":"working"}'
-    rig.sessions.observe(KEY, Observation([("t-2", raw)], is_told_to_all=True))
-    await asyncio.sleep(1)
-    assert rig.entries() == [there("t-1")]
-    asked = rig.sessions.now()
-    rig.session().take(parse(raw), Stamp(asked, asked.order, rig.sessions.now().order), rig.sessions.now())
-    await asyncio.sleep(1)
-    assert rig.entries() == [there("t-1"), entry_of("t-2", None)]

@@ -16,7 +16,8 @@ from gateway.http.response_parser import authenticates_connection
 from gateway.transport.base_connection import Links
 from gateway.transport.body import HELD_BYTES_MAX
 from gateway.transport.memory_budget import Buffers
-from gateway.upstream.connection_pool import Pool
+from gateway.upstream.connection_pool import Pool, UpstreamContext
+from gateway.upstream.dial import Dialer
 from tests.launch import Gateways, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
 from tests.relay.conftest import SMALL_HEADER_BYTES
@@ -243,7 +244,8 @@ class Direct:
     def __init__(self, listening: socket.socket) -> None:
         self.upstream = Upstream(listening)
         config = Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/"))
-        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache())
+        context, dialer = UpstreamContext("up"), Dialer(config, asyncio.get_running_loop())
+        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache(), context, dialer)
 
     async def ask(self, said: bytes) -> tuple[Peer, bytes]:
         """One exchange, answered with `said`: the server's side of its connection, and the body."""

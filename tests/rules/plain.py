@@ -1,7 +1,6 @@
 """Random tasks and queries, and what a filtered list is by its plain definition (DESIGN 5.2, 5.3)."""
 
 import json
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -144,18 +143,3 @@ def followed(select: Callable[[Position], QueryPage], query: Query) -> list[Quer
         decoded = cursor.decode(cursor.encode(following))
         assert decoded == following != position, "the page is the one before: it would go on for ever"
         position = decoded
-
-
-def many(count: int, seed: int, unreadable: float = 0.02) -> list[Task]:
-    """Many tasks, reproducibly random, whose times collide now and then. Of so many one of both cannot be read."""
-    rng = random.Random(seed)
-    made = []
-    for number in range(count):
-        created, updated = sorted(rng.choices(range(count // 2), k=2))
-        times = [f"2025-11-25T{s // 3600:02}:{s // 60 % 60:02}:{s % 60:02}.5Z" for s in (created, updated)]
-        if rng.random() < unreadable:
-            times[rng.randrange(2)] = "unreadable"
-        status = rng.choices(STATUSES, (1, 1, 20, 3, 1))[0]
-        raw = raw_task(f"task-{number:06}", status, times[0], times[1])
-        made.append(task.parse(raw, rng.choices(METHODS, (2, 5, 1))[0]))
-    return made

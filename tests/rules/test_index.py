@@ -1,33 +1,30 @@
 """The index of a session, held against a plain dict and against the plain definition of a filtered list."""
 
-import random
-from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.mcp.task import TERMINAL, UNKNOWN, Task
+from gateway.mcp.task import TERMINAL, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.tasks import index as indexing
-from gateway.tasks.index import GROUP_BYTES, Index, QueryPage, size_of
+from gateway.tasks.index import GROUP_BYTES, Index, size_of
 from tests.rules import plain
 
 
-def selected(index: Index, limit: int) -> Callable[[Position], QueryPage]:
-    return lambda position: index.select(position, limit)
-
-
-def check_pages(found: list[QueryPage], expected: list[Task], limit: int) -> None:
-    """The pages are those of the list that is expected, each full but the last, none empty but the only one."""
-    assert [t for page in found for t in page.tasks] == expected
-    assert all(page.total == len(expected) for page in found)
-    assert all(len(page.tasks) == limit for page in found[:-1])
-    assert len(found) == max(1, -(-len(expected) // limit))
+def paged(listed: list[Task], limit: int, bytes_max: int) -> list[list[Task]]:
+    """The pages of a list: each takes the next task, if it has none, or if there is room for it and its comma."""
+    pages: list[list[Task]] = [[]]
+    for each in listed:
+        size = sum(len(t.raw) + 1 for t in [*pages[-1], each])
+        if pages[-1] and (len(pages[-1]) == limit or size > bytes_max):
+            pages.append([])
+        pages[-1].append(each)
+    return pages
 
 
 def dict_put(model: dict[str, Task], report: Task) -> None:
@@ -65,16 +62,23 @@ def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, Task]]:
     return index, model
 
 
+limits = st.tuples(st.integers(1, 4) | st.just(100), st.integers(1, 900) | st.just(10**6))
+
+
 @settings(max_examples=200)
-@given(steps, plain.queries, st.integers(1, 4) | st.just(100), st.sampled_from(plain.METHODS))
+@given(steps, plain.queries, limits, st.sampled_from(plain.METHODS), st.sampled_from([1, 1000]))
 def test_a_filtered_list_is_the_plain_definition(
-    drawn: list[Task | str], query: Query, limit: int, default_method: str | None
+    drawn: list[Task | str], query: Query, limits: tuple[int, int], default_method: str | None, at_once: int
 ) -> None:
     """THE property: any reports, any criteria, any order, any page size, all cursors followed."""
     index, model = filled(drawn)
     index.default_method = default_method
     expected = plain.listed(list(model.values()), query, default_method)
-    check_pages(plain.followed(selected(index, limit), query), expected, limit)
+    with patch.object(indexing, "AT_ONCE", at_once):
+        pages = plain.followed(lambda position: index.select(position, *limits), query)
+    assert [page.tasks for page in pages] == paged(expected, *limits)
+    assert all(page.total == len(expected) for page in pages)
+    assert [page.size_bytes for page in pages] == [sum(len(t.raw) + 1 for t in page.tasks) for page in pages]
     assert sorted(expected, key=lambda t: t.raw) == [
         t for t in sorted(model.values(), key=lambda t: t.raw) if query.matches(t, default_method)
     ]
@@ -148,152 +152,9 @@ def test_a_page_begins_behind_any_place_even_where_no_task_is(
     assert page.more is (len(behind) > limit)
 
 
-MANY = plain.many(6000, seed=1904)
-ILLEGIBLE = plain.many(3000, seed=1904, unreadable=0.4)
-SOME_INSTANTS = sorted({at for t in MANY[::500] for at in (t.created, t.updated)} - {UNKNOWN})
-
-
-def a_query(rng: random.Random) -> Query:
-    def pick(items: tuple[str, ...]) -> frozenset[str] | None:
-        return frozenset(rng.sample(items, rng.randint(1, 2))) if rng.random() < 0.4 else None
-
-    def bounds() -> tuple[Any, Any]:
-        low, high = rng.choice([*SOME_INSTANTS, None, None]), rng.choice([*SOME_INSTANTS, None, None])
-        return (low, high) if rng.random() < 0.6 else (None, None)
-
-    (created_after, created_before), (updated_after, updated_before) = bounds(), bounds()
-    return Query(
-        methods=pick(("tools/call", "prompts/get")),
-        status=pick(task.STATUSES),
-        createdAfter=created_after,
-        createdBefore=created_before,
-        lastUpdatedAfter=updated_after,
-        lastUpdatedBefore=updated_before,
-        orderBy=rng.choice(("createdAt", "lastUpdatedAt")),
-        order=rng.choice(("asc", "desc")),
-    )
-
-
-@pytest.fixture(scope="module", params=[(MANY, 1000), (MANY, 20), (ILLEGIBLE, 20)])
-def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
-    """An index of some thousand tasks, put in at random, some twice, some forgotten; walked over in such steps."""
-    tasks, step = request.param
-    rng = random.Random(7)
-    reports = []
-    for report in rng.sample(tasks, len(tasks)):
-        if rng.random() < 0.3:
-            reports.append(msgspec.structs.replace(report, status="working", updated=report.created, raw=b"{}"))
-        reports.append(report)
-    index, model = Index(), dict[str, Task]()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexing, "AT_ONCE", step)
-        for report in reports:
-            index.put(report)
-            dict_put(model, report)
-        for forgotten in rng.sample(tasks, 600):
-            index.remove(forgotten.id)
-            del model[forgotten.id]
-        assert index.size_bytes == size_of_all(model)
-        yield index, list(model.values())
-        for task_id in rng.sample(list(model), len(model)):
-            index.remove(task_id)
-        assert len(index) == index.size_bytes == 0
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_filtered_list_of_thousands(large: tuple[Index, list[Task]], seed: int) -> None:
-    index, tasks = large
-    rng = random.Random(seed)
-    for _ in range(3):
-        query, limit = a_query(rng), rng.choice((100, 1000, 10_000))
-        expected = plain.listed(tasks, query, None)
-        check_pages(plain.followed(selected(index, limit), query), expected, limit)
-
-
 def report(task_id: str, status: str, created: int, updated: int) -> Task:
     day = "2025-11-25T00:{:02}:{:02}Z".format
     return task.parse(plain.raw_task(task_id, status, day(*divmod(created, 60)), day(*divmod(updated, 60))))
-
-
-@st.composite
-def walks(draw: st.DrawFn) -> tuple[list[Task], list[list[Task | str]]]:
-    """Tasks, and events between the pages: time goes on, tasks are made, updated and deleted for good."""
-    count = draw(st.integers(2, 10))
-    start = [report(f"t{n}", "working", n, draw(st.integers(n, 20))) for n in range(count)]
-    created = {t.id: n for n, t in enumerate(start)}
-    dead: set[str] = set()
-    between: list[list[Task | str]] = []
-    for now in range(30, 30 + draw(st.integers(1, 8))):
-        events: list[Task | str] = []
-        for _ in range(draw(st.integers(0, 3))):
-            task_id = draw(st.sampled_from(sorted(created)))
-            kind = draw(st.sampled_from(["update", "update", "delete", "make"]))
-            if kind == "make":
-                task_id = f"t{len(created)}"
-                created[task_id] = now
-            if task_id in dead:
-                continue
-            if kind == "delete":
-                dead.add(task_id)
-                events.append(task_id)
-            else:
-                events.append(
-                    report(task_id, draw(st.sampled_from(["working", "input_required"])), created[task_id], now)
-                )
-        between.append(events)
-    return start, between
-
-
-def walked(start: list[Task], between: list[list[Task | str]], query: Query, limit: int) -> tuple[list[str], set[str]]:
-    """The ids that cursors lead to while things happen, and those that matched and kept their place throughout."""
-    index = Index()
-    for made in start:
-        index.put(made)
-    places = {t.id: query.place(t) for t in plain.listed(start, query, None)}
-    events = iter(between)
-
-    def select(position: Position) -> QueryPage:
-        if position.after is not None:
-            for event in next(events, []):
-                if isinstance(event, str):
-                    index.remove(event)
-                else:
-                    index.put(event)
-                for task_id in [
-                    i
-                    for i, place in places.items()
-                    if (t := index.get(i)) is None or not query.matches(t) or query.place(t) != place
-                ]:
-                    del places[task_id]
-        return selected(index, limit)(position)
-
-    found = [t.id for page in plain.followed(select, query) for t in page.tasks]
-    return found, set(places)
-
-
-statuses = st.sampled_from([None, frozenset({"working"})])
-
-
-@given(walks(), st.sampled_from(["createdAt", "lastUpdatedAt"]), st.booleans(), statuses, st.integers(1, 3))
-def test_following_cursors_skips_no_task_that_kept_its_place_and_repeats_none_that_does_not_move_ahead(
-    drawn: tuple[list[Task], list[list[Task | str]]],
-    by: Any,
-    descending: bool,
-    status: frozenset[str] | None,
-    limit: int,
-) -> None:
-    found, kept = walked(*drawn, Query(status=status, orderBy=by, order="desc" if descending else "asc"), limit)
-    assert kept <= set(found)
-    if (by, descending) != ("lastUpdatedAt", False):
-        assert len(found) == len(set(found))
-
-
-def test_a_task_that_moves_ahead_while_it_is_paged_comes_again() -> None:
-    """By last update, ascending, a task that changes moves to where the pages still go (DESIGN 5.5)."""
-    start = [report(f"t{n}", "working", n, n) for n in range(5)]
-    between: list[list[Task | str]] = [[report("t0", "working", 0, 30)]]
-    found, _ = walked(start, between, Query(orderBy="lastUpdatedAt", order="asc"), 2)
-    assert found == ["t0", "t1", "t2", "t3", "t4", "t0"]
 
 
 @given(steps, plain.queries, st.sampled_from(plain.METHODS), plain.instants, st.sets(st.sampled_from(plain.IDS)))

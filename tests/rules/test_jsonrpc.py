@@ -181,16 +181,6 @@ def test_the_members_of_a_message_are_the_bytes_that_came(drawn: tuple[bytes, Ob
             assert pairs(raw) == expected
 
 
-@given(documents.documents(documents.objects(documents.values)))
-def test_the_members_of_an_object_are_the_bytes_that_came(data: bytes) -> None:
-    found = jsonrpc.members(data)
-    expected = dict(pairs(data).members)
-    assert found.keys() == expected.keys()
-    for name, raw in found.items():
-        assert bytes(raw) in data
-        assert pairs(bytes(raw)) == expected[name]
-
-
 def is_looked_for(name: str) -> bool:
     """Whether a name may be looked for: no name in MCP has a quote, a backslash or a control character."""
     return '"' not in name and "\\" not in name and not re.search("[\x00-\x1f]", name)
@@ -290,7 +280,3 @@ def test_an_error_of_an_unknown_request_has_a_null_id_and_no_data() -> None:
 )
 def test_the_code_of_an_error(error: bytes, code: int | None) -> None:
     assert jsonrpc.error_code(plain.parsed(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error)) == code
-
-
-def test_what_is_no_error_has_no_code() -> None:
-    assert jsonrpc.error_code(plain.parsed(b'{"jsonrpc":"2.0","id":1,"result":{"code":1}}')) is None

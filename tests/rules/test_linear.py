@@ -166,17 +166,6 @@ def test_events_that_are_looked_at_cost_their_bytes_however_small_they_are(unit:
     assert b"".join(event.raw for event in events) + parser.rest() == data
 
 
-@pytest.mark.parametrize("unit", [b"\n", b"\r", b"\r\n", b"\n\r", b"\r\r\n"])
-def test_a_run_of_blank_lines_comes_in_one_piece(unit: bytes) -> None:
-    """It comes with the event before it, if there is one. A reader of all events gets few of them, too."""
-    data = b"data: x" + unit * 20_000
-    parser, events = sse.Parser(1 << 20), list[sse.Event]()
-    assert lines_run(lambda: events.extend(parser.feed(data))) < 100
-    assert [event.data for event in events] == [b"x"]
-    assert events[0].raw + parser.rest() == data
-    assert events[0].with_data(b"y") == events[0].raw.replace(b"x", b"y")
-
-
 @pytest.mark.parametrize("line", [b"a\n", b"data\n", b":\r", b"data:\r\n"])
 def test_an_event_of_more_lines_than_anybody_writes_passes_unread(line: bytes) -> None:
     """4 MB of short lines took 1.5 s. The end of the event is found, and the next one is read."""

@@ -17,7 +17,7 @@ from gateway.mcp.task import Moment
 from gateway.owners.named_tasks import Made, asked_for, made_by, told_of
 from gateway.owners.seen_ids import IDLE_S, IDS_OF_SESSION
 from gateway.owners.task_owners import OwnTasks
-from tests.rules.test_seen import AGAIN, KEY, RENEWED
+from tests.rules.test_seen import KEY
 
 OTHER = Key.of("research", b"/mcp", b"s-9", Who(b"another", b"kin", True))
 DAY_S = IDLE_S
@@ -37,21 +37,6 @@ class Own(OwnTasks):
 
     def of_key(self, key: Key, *names: str) -> list[str]:
         return [name for name in names if self.owns(self.owners_of(key), name)]
-
-
-def test_a_task_is_its_last_makers() -> None:
-    own = Own()
-    own.made(KEY, "1")
-    for key in (KEY, RENEWED, AGAIN):
-        assert own.of_key(key, "1") == ["1"]
-    assert own.of_key(OTHER, "1") == own.told_lost == []
-    own.made(OTHER, "1")
-    assert [own.of_key(key, "1") for key in (KEY, RENEWED, AGAIN, OTHER)] == [[], [], [], ["1"]]
-    assert own.told_lost == ["1"]
-    own.made(KEY._replace(upstream="other"), "1")
-    assert own.of_key(OTHER, "1") == ["1"], "another upstream has ids of its own"
-    own.made(AGAIN, "1")
-    assert own.of_key(KEY, "1") == ["1"]
 
 
 def test_of_too_many_the_oldest_that_has_ended_goes() -> None:

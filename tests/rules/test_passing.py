@@ -1,14 +1,18 @@
-"""What an exchange tells of tasks, as a table: each kind of request, each kind of response, each status."""
+"""What an exchange tells of tasks, as a table: each kind of request, each kind of response, each status (DESIGN 6)."""
 
+from itertools import product
 from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gateway.mcp import jsonrpc, observations, task
 from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX, Message
 from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment
 from gateway.tasks.observer import PLAIN, RESUMED, UNMATCHED, Access, Pending, RequestKind, access_after, begin
-from tests.rules import plain
+from tests.rules import documents, plain
 
 ASKED: Final = Moment(5, 5.0)
 TASK: Final = b'{"taskId":"a","status":"working","createdAt":"2025-12-01T00:00:00Z"%b}'
@@ -64,6 +68,7 @@ STATUS: Final = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params
 MADE: Final = result(b'{"task":%b}' % PLAIN_TASK)
 ODD: Final = result(b'{"task":%b}' % (TASK % b',"x":NaN'))
 LATIN: Final = TASK % b',"statusMessage":"caf\xe9"'
+NO_CURSOR: Final = b'{"tasks":[],"nextCursor":5}'
 PAGE: Final = result(b'{"tasks":[%b,%b]}' % (PLAIN_TASK, LATIN.replace(b'"a"', b'"b"')))
 
 TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
@@ -122,6 +127,33 @@ TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
     "initialize behind a byte order mark": (INITIALIZE, BOM + result(CAPABLE), "nothing"),
     "initialize on a resumed stream": (RESUMED, result(CAPABLE), "doubt, edited"),
     "initialize that was not read": (NOT_READ, result(CAPABLE), "doubt"),
+    "no task is made": (CALL, result(b'{"content":[]}'), "nothing"),
+    "a call fails": (CALL, error(-32602), "nothing"),
+    "a call of a tool that has a taskId fails": (of("tools/call", ID), error(-32602), "nothing"),
+    "tasks/cancel": (of("tasks/cancel", ID), result(TASK % b',"_meta":{}'), "a shown, serves"),
+    "an empty list, as Go writes it": (LIST, result(b'{"tasks":null}'), "serves"),
+    "a cursor that has expired": (LIST, error(-32602), "nothing"),
+    "a task is not there": (GET, error(-32602), "a denied"),
+    "a task is not there, by the code of the Rust SDK": (GET, error(-32002), "a denied"),
+    "tasks/get fails": (GET, error(-32603), "a failed"),
+    "tasks/get is not known": (GET, error(-32601), "a failed"),
+    "tasks/get without an id": (of("tasks/get"), error(-32602), "nothing"),
+    "tasks/get with an odd id": (of("tasks/get", b'{"taskId":5}'), error(-32602), "nothing"),
+    "the result of a task with an odd id": (of("tasks/result", b'{"taskId":5}'), result(b"{}"), "serves"),
+    "the result of a task that failed": (RESULT, error(-32000), "a failed"),
+    **{
+        f"{pending.request and pending.request.method}: {value!r}": (pending, result(value), f"doubt{serves}")
+        for pending, serves, values in (
+            (GET, ", serves", (b"null", b"[]", ID)),
+            (LIST, ", serves", (b"{}", b"[]", b"null", b'{"tasks":{}}', b'{"tasks":[%b,{}]}' % PLAIN_TASK, NO_CURSOR)),
+            (CALL, "", (b'{"task":%b}' % ID, b'{"task":"a"}')),
+        )
+        for value in values
+    },
+    "a notification": (PLAIN, STATUS % (TASK % b',"_meta":{"x":1}'), "a shown"),
+    "another notification": (PLAIN, STATUS.replace(b"/status", b"/status_changed") % PLAIN_TASK, "nothing"),
+    "a request of that name": (PLAIN, STATUS.replace(b"{", b'{"id":5,', 1) % PLAIN_TASK, "nothing"),
+    **{f"a notification: {value!r}": (PLAIN, STATUS % value, "doubt") for value in (b"{}", b"[]", b"null", ID)},
 }
 
 
@@ -129,6 +161,28 @@ TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
 def test_what_a_message_tells(row: tuple[Pending, bytes, str]) -> None:
     pending, data, says = row
     assert told(pending, data) == says
+
+
+def test_a_request_about_tasks_is_observed_and_the_response_to_another_says_nothing() -> None:
+    """A request without `task` in its params makes no task (tasks specification, Creating Tasks).
+
+    And what is read of a stream must be what is read of a JSON body, which `is_observed` decides.
+    """
+    others = [request("tools/call", b'{"name":"task","arguments":{"task":{}}}')]
+    others += map(request, ("tools/list", "ping", "initialize", "notifications/tasks/status"))
+    for asked, value in product(others, (MADE, result(PLAIN_TASK), PAGE)):
+        assert not observations.is_observed(asked)
+        assert observations.of_response(asked, plain.parsed(jsonrpc.rewritten(value) or value)) is None
+    for method in ("tasks/get", "tasks/cancel", "tasks/list"):
+        assert observations.is_observed(request(method))
+        assert not observations.is_observed(plain.parsed(b'{"jsonrpc":"2.0","method":"%b"}' % method.encode()))
+
+
+@pytest.mark.parametrize("count", [500, 501, 5000])
+def test_of_a_page_of_any_size_every_task_is_told_or_all_are_in_doubt(count: int) -> None:
+    tasks = [PLAIN_TASK.replace(b'"a"', b'"%d"' % number) for number in range(count)]
+    said = told(LIST, result(b'{"tasks":[%b]}' % b",".join(tasks)))
+    assert said.startswith("doubt") or said == ", ".join([*(f"{number} shown" for number in range(count)), "serves"])
 
 
 def test_only_the_capability_goes_into_initialize() -> None:
@@ -193,3 +247,72 @@ def test_what_cannot_be_read_is_a_doubt_and_of_initialize_a_warning(pending: Pen
     heard = pending.unread()
     assert heard.observation is not None and heard.observation.doubt
     assert bool(heard.not_advertised) is (pending is INITIALIZE)
+
+
+metas = documents.objects(documents.values).map(lambda o: documents.Object((*o.members, ("_meta", None), *o.members)))
+
+
+@given(documents.documents(documents.objects(documents.values) | metas | documents.values))
+def test_without_meta_every_other_member_keeps_its_value(data: bytes) -> None:
+    before, after = documents.pairs(data), jsonrpc.without_meta(data)
+    if isinstance(before, documents.Object) and before.last("_meta") is not None:
+        expected = {name: value for name, value in before.members if name != "_meta"}
+        assert dict(documents.pairs(after).members) == expected
+    else:
+        assert after == data
+
+
+anything = documents.documents(
+    documents.values
+    | st.fixed_dictionaries(
+        {},
+        optional={
+            "task": documents.values,
+            "tasks": documents.values,
+            "taskId": documents.values,
+            "status": documents.strings,
+            "nextCursor": documents.values,
+        },
+    ).map(documents.plain)
+)
+
+
+@given(
+    st.sampled_from(["tasks/get", "tasks/cancel", "tasks/list", "tasks/result", "tools/call"]),
+    anything,
+    anything,
+    st.booleans(),
+)
+def test_no_message_raises(method: str, params: bytes, result: bytes, is_error: bool) -> None:
+    asked = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
+    name = b"error" if is_error else b"result"
+    answer = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"%b":%b}' % (name, result))
+    told = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params)
+    assert asked is not None
+    assert answer is not None
+    assert told is not None
+    observations.is_observed(asked)
+    observations.of_response(asked, answer)
+    observations.of_notification(told)
+
+
+# createdAt + ttl: when a task may vanish (DESIGN 6; tasks specification, TTL and Resource Management 5).
+@pytest.mark.parametrize(
+    ("created", "ttl", "expires_unix_s"),
+    [
+        ("2025-11-25T10:30:00Z", b"60000", 1764066660.0),
+        ("2025-11-25T11:30:00.500+01:00", b"1500", 1764066602.0),
+        ("1970-01-01T00:00:00Z", b"0", 0.0),
+        ("2025-11-25T10:30:00Z", b"1.5e3", 1764066601.5),
+        ("2025-11-25T10:30:00Z", b"null", task.NO_END),
+        ("2025-11-25T10:30:00Z", b'"60000"', task.NO_END),
+        ("2025-11-25T10:30:00Z", b"{}", task.NO_END),
+        ("2025-11-25T10:30:00Z", b"1e999", task.NO_END),
+        ("yesterday", b"60000", task.NO_END),
+        ("0000-01-01T00:00:00Z", b"1000", -62_167_219_199.0),
+        ("9999-12-31T23:59:59Z", b"1000", 253_402_300_800.0),
+    ],
+)
+def test_when_a_task_may_vanish(created: str, ttl: bytes, expires_unix_s: float) -> None:
+    raw = b'{"taskId":"a","status":"working","createdAt":"%b","ttl":%b}' % (created.encode(), ttl)
+    assert task.parse(raw).expires_unix_s == expires_unix_s

@@ -1,7 +1,4 @@
-"""What becomes of answers and marks: which of two answers is newer, what a mark waits for, what a crawl says.
-
-The rules are those of DESIGN 6.4, 6.5 and 6.9. A number is a place in the order of what happens.
-"""
+"""What is noted of tasks has bounds, and counts what it takes (DESIGN 7.6, 7.7). What it means: tests/model."""
 
 import gc
 import sys
@@ -9,18 +6,9 @@ import tracemalloc
 
 import pytest
 
-from gateway.mcp import task
-from gateway.mcp.task import Moment, Stamp, Task, text_bytes
+from gateway.mcp.task import Moment, Stamp, text_bytes
 from gateway.tasks import marks as recording
 from gateway.tasks.marks import GONE_MAX, MARKS_MAX, Listing, Record
-from tests.rules.legal import faults
-
-FOREVER = 1_000_000
-
-
-def a_task(status: str = "working", note: str = "", created: str = "30", task_id: str = "t") -> Task:
-    fields = f'"taskId":"{task_id}","status":"{status}","createdAt":"2025-11-25T10:{created}:00Z","note":"{note}"'
-    return task.parse(f"{{{fields}}}".encode())
 
 
 def at(order: int) -> Moment:
@@ -29,68 +17,6 @@ def at(order: int) -> Moment:
 
 def stamp(asked: int, came: int) -> Stamp:
     return Stamp(at(asked), asked, came)
-
-
-def told(record: Record, answer: Task | None, asked: int, came: int) -> None:
-    """An own `tasks/get` was answered: with a task, or that it is not there."""
-    if answer is None:
-        record.miss("t", stamp(asked, came), at(came))
-    else:
-        record.take(answer, stamp(asked, came), at(came))
-
-
-def state(record: Record) -> str:
-    """What the index shows, and whether every query waits for the next answer."""
-    found = record.index.get("t")
-    assert not list(faults(record))
-    waits = " and all wait" if record.is_due("t", 0) else ""
-    return ("nothing" if found is None else f"{found.status}{(b'new' in found.raw and ' new') or ''}") + waits
-
-
-NEW = a_task(note="new")
-DONE, OTHER_LIFE = a_task("completed"), a_task(created="40")
-# Each: the first answer, asked for at 10, came at 20; the second, when it was asked for; what is known then.
-PAIRS: dict[str, tuple[Task | None, Task | None, int, str]] = {
-    "asked for after the other came": (a_task(), NEW, 21, "working new"),
-    "overlap and differ": (a_task(), NEW, 19, "working and all wait"),
-    "overlap and say the same": (a_task(), a_task(), 19, "working"),
-    "the later one is final": (a_task(), DONE, 19, "completed"),
-    "the earlier one is final": (DONE, a_task(), 19, "completed"),
-    "one is final, of another life": (DONE, OTHER_LIFE, 19, "completed and all wait"),
-    "a final state is final": (DONE, a_task(), 21, "completed"),
-    "another life begins": (DONE, OTHER_LIFE, 21, "working"),
-    "gone since": (a_task(), None, 21, "nothing"),
-    "gone, says one that overlaps": (a_task(), None, 19, "working and all wait"),
-    "gone, though final": (DONE, None, 21, "nothing"),
-    "back again": (None, a_task(), 21, "working"),
-    "back again, says one that overlaps": (None, a_task(), 19, "working and all wait"),
-}
-
-
-@pytest.mark.parametrize("case", PAIRS.values(), ids=PAIRS.keys())
-def test_which_of_two_answers_is_newer(case: tuple[Task | None, Task | None, int, str]) -> None:
-    first, second, asked, then = case
-    record = Record()
-    told(record, first, 10, 20)
-    told(record, second, asked, 30)
-    assert state(record) == then
-    told(record, NEW, 31, 40)  # an answer that overlaps with nothing settles it
-    assert not record.due(FOREVER)
-
-
-# ---- marks ----
-
-
-def test_a_query_waits_for_a_mark_that_began_before_it_until_an_answer_that_was_asked_for_after_it() -> None:
-    record = Record()
-    told(record, a_task(), 10, 20)
-    record.tell("t", NEW.raw, at(25), at(30))
-    assert (record.due(29), record.due(30)) == ([], ["t"])
-    told(record, a_task(), 29, 40)  # it may be older than what passed
-    assert record.due(30) == ["t"]
-    told(record, NEW, 41, 50)
-    assert not record.due(FOREVER)
-    assert state(record) == "working new"
 
 
 def test_too_many_marks_are_a_doubt() -> None:
@@ -112,9 +38,6 @@ def test_of_the_tasks_that_are_gone_the_newest_are_kept() -> None:
     record.miss("t-x", stamp(3, 4), at(4))
     assert (len(record.gone), record.size_bytes) == (GONE_MAX, before)
     assert "t-1" not in record.gone and {"t-0", "t-9", "t-x"} <= record.gone.keys()
-
-
-# ---- what it takes ----
 
 
 def test_the_cursors_that_are_kept_count() -> None:

@@ -4,8 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from gateway.http import head_cache as remembered
 from gateway.http.fields import Headers
@@ -97,31 +95,6 @@ def test_the_length_is_that_of_each_message() -> None:
         assert head.body_bytes == length
         assert head.headers.get(b"content-length") == b"%d" % length
         assert b"".join(piece for piece in rest if isinstance(piece, bytes)) == b"x" * length
-
-
-NAMES = st.sampled_from(
-    [b"Content-Length", b"content-length", b"CONTENT-LENGTH", b"X", b"Host", b"Connection", b"Expect"]
-)
-VALUES = st.sampled_from(
-    [b"0", b"3", b"5", b"05", b"+5", b"", b" 5", b"5 ", b"a", b"keep-alive", b"close", b"100-continue"]
-)
-FIELDS = st.lists(st.tuples(NAMES, st.sampled_from([b": ", b":", b" : "]), VALUES), max_size=4)
-
-
-@st.composite
-def messages(draw: Any) -> list[bytes]:
-    """A head of few kinds of fields, so that many are nearly the same, and a body, in pieces."""
-    lines = b"".join(b"%b%b%b\r\n" % field for field in draw(FIELDS))
-    method = draw(st.sampled_from([b"POST /mcp HTTP/1.1", b"POST /mcp HTTP/1.0", b"GET /mcp HTTP/1.1"]))
-    data = b"%b\r\nHost: a\r\n%b\r\n" % (method, lines) + BODY[: draw(st.integers(0, 6))]
-    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=2)))
-    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b]
-
-
-@given(st.lists(messages(), max_size=6))
-@example([[b"POST /mcp HTTP/1.1\r\nHost: a\r\nCONTENT-LENGTH: 5\r\n\r\n12345"]] * 2)
-def test_generated_messages_are_read_alike(sent: list[list[bytes]]) -> None:
-    same(*sent)
 
 
 def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:

@@ -222,13 +222,3 @@ def test_no_two_classes_or_aliases_have_one_name() -> None:
         for name in named:
             classes[name.rpartition(".")[2].lstrip("_")].append(f"{module_of(file)}.{name}")
     assert not {name: where for name, where in classes.items() if len(where) > 1}
-
-
-def test_these_tests_measure_what_is_nested_and_decorated() -> None:
-    body = "\n".join(["            pass"] * FUNCTION_LINES_MAX)
-    inner = f"class A:\n    @property\n    def b(self):\n        def c():\n{body}\n"
-    assert sized(inner) == [("A", True, 49), ("A.b", False, 48), ("A.b.c", False, 46)]
-    assert too_large(sized(inner), "x") == [
-        f"x.A.b: 48 lines, at most {FUNCTION_LINES_MAX}",
-        f"x.A.b.c: 46 lines, at most {FUNCTION_LINES_MAX}",
-    ]

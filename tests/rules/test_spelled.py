@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.query import criteria, cursor
+from gateway.query import criteria
 from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
 from gateway.query.cursor import Position
 from gateway.refresh import answer
-from tests.rules import new_criterion, plain
+from tests.rules import plain
 from tests.rules.test_criteria import EARLY, EXAMPLES, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
 
 
@@ -110,16 +110,6 @@ def test_how_lists_and_escapes_are_read(text: str, expected: Query | None) -> No
         assert spelled(text) == expected
 
 
-def test_it_is_answered_with_ordinary_cursors_from_then_on() -> None:
-    query = spelled("taskgate:?status=failed&order=asc")
-    last = task.parse(plain.raw_task("a", "failed", EARLY, EARLY))
-    text = cursor.encode(cursor.following(Position(query), [last]))
-    assert text.startswith("taskgate4.")
-    position = read({"cursor": text})
-    assert position is not None and position.query == query and position.after == (last.updated, "a")
-    assert read({"cursor": text, "status": ["failed"], "order": "asc"}) == position
-
-
 def check_same(found: Fault, expected: Fault) -> None:
     """The fault of a parameter, and that of the same in a cursor. Strings in them may be escaped differently."""
     assert (found.parameter, found.allowed) == (f"cursor.{expected.parameter}", expected.allowed)
@@ -193,13 +183,3 @@ def test_any_text_is_a_query_or_told_to_be_wrong(text: str) -> None:
         assert read({"cursor": text}) is not None
     except BadQuery as bad:
         assert bad.faults
-
-
-def test_a_criterion_that_is_declared_can_be_spelled() -> None:
-    with new_criterion.declared():
-        assert spelled("taskgate:?testOnlyMethodPrefix=a,b&testOnlyStatusNot=failed,working") == Query(
-            testOnlyMethodPrefix="a,b", testOnlyStatusNot=frozenset({"failed", "working"})
-        )
-        assert fault("taskgate:?testOnlyStatusNot=done") == Fault(
-            "cursor.testOnlyStatusNot", '"done"', "an array of statuses"
-        )

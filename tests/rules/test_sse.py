@@ -124,15 +124,6 @@ def test_any_split_gives_the_events_of_the_standard(stream: bytes, where: list[i
         assert heard(fed(pieces)) == expected
 
 
-@given(
-    st.binary(max_size=60) | st.lists(st.sampled_from([b"\r", b"\n", b"a", b":", b"data", b"\0"])).map(b"".join), places
-)
-def test_no_split_of_any_bytes_loses_one(stream: bytes, where: list[int]) -> None:
-    for event_bytes_max in (1, 2, 3, 4, 7, UNLIMITED):
-        for pieces in splits(stream, where):
-            fed(pieces, event_bytes_max)
-
-
 @given(streams(), places, st.lists(st.sampled_from([b"data: x", b"id", b":", b"y", BOM, b"hello"]), max_size=3))
 def test_events_with_a_mark_are_read_and_the_others_pass_as_they_came(
     stream: bytes, where: list[int], marks: list[bytes]

@@ -119,17 +119,6 @@ async def test_a_store_that_takes_nothing_in_is_still_read(name: str, fleet: Fle
         await mend(store)
 
 
-async def test_a_value_that_cannot_be_read_does_not_keep_the_store_from_taking_in(fleet: Fleet, store: Store) -> None:
-    async with fleet.pair_with_task() as (_, other, caller, made):
-        [name] = await store.run("KEYS", "*:server")
-        await store.run("DEL", name)
-        await store.run("RPUSH", name, "no value")
-        assert await other.ids(caller) == [made]
-        assert await other.sample("store_failures_total", why="unreadable") == 1
-        assert await other.sample("store_failures_total", why="refused") == 0
-        assert await other.serves()
-
-
 @pytest.mark.parametrize("kind", WRONG)
 async def test_a_key_of_a_wrong_type_harms_no_other_session(
     kind: str, fleet: Fleet, store: Store, caplog: pytest.LogCaptureFixture

@@ -16,7 +16,7 @@ from gateway.config import StartError
 from tests.certificates import Authority
 from tests.launch import ROOT, eventually, held_port, port_of
 from tests.redis_process import Store
-from tests.relay.messages import call, filtered, task
+from tests.relay.messages import filtered
 from tests.store.conftest import NATIVE, PATIENCE, Caller, Fleet, Replica, known
 
 
@@ -70,27 +70,6 @@ async def told(store: Store, database: int) -> bool:
 # ---- what is shared ----
 
 
-async def test_tasks_that_the_list_omits_outlive_their_replica(fleet: Fleet) -> None:
-    """What was told a moment before the end is told (12.4)."""
-    async with fleet.replica() as one:
-        caller = await one.open()
-        made = await one.make(caller)
-    async with fleet.replica() as other:
-        assert await other.ids(caller) == [made]
-
-
-async def test_a_task_that_is_known_already_gets_the_method_that_another_replica_saw(
-    fleet: Fleet, store: Store
-) -> None:
-    fleet.server.lists = True
-    async with fleet.pair(index={"max_age": 0}) as (one, other):
-        caller = await one.open()
-        await one.make(caller, "prompts/get")
-        await other.ask(caller, call("tasks/list"))
-        await known(store, 1)
-        assert await other.ids(caller, methods=["tools/call"]) == []
-
-
 async def test_a_server_that_filters_by_itself_does_so_at_another_replica(fleet: Fleet, store: Store) -> None:
     """Also where the gateway would refuse the query: the server may know more criteria."""
     fleet.server.tasks_capability = NATIVE
@@ -104,18 +83,6 @@ async def test_a_server_that_filters_by_itself_does_so_at_another_replica(fleet:
 
 async def _has_keys(store: Store) -> bool:
     return bool(await store.run("KEYS", "*:server"))
-
-
-async def test_the_only_method_of_a_server_is_known_at_another_replica(fleet: Fleet, store: Store) -> None:
-    """It is that of every task whose making was not seen (DESIGN 5.3)."""
-    fleet.server.tasks_capability = {"list": {}, "requests": {"tools": {"call": {}}}}
-    fleet.server.lists = True
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        fleet.server.tasks["t-1"] = (caller.session, "Bearer " + caller.token, task("t-1"))
-        await eventually(lambda: _has_keys(store), "a key in the store")
-        assert await other.ids(caller, methods=["prompts/get"]) == []
-        assert await other.ids(caller, methods=["tools/call"]) == ["t-1"]
 
 
 async def test_a_session_that_moves_costs_one_crawl_where_the_list_shows_all(fleet: Fleet, store: Store) -> None:
