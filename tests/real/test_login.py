@@ -28,6 +28,7 @@ from tests.real.conftest import (
     bare_http,
     connected,
     exact,
+    free_port,
     ids_of,
 )
 from tests.real.servers.login import SCOPE, token
@@ -48,12 +49,15 @@ class Places:
 
 @pytest.fixture(scope="module")
 def places(runner: Runner) -> Iterator[Places]:
+    first = free_port(2)
     with (
         runner.server("login") as server,
         runner.gateway(server, public_url="off") as off,
         runner.gateway(server) as bare,
-        runner.gateway(server, public_path="") as root,
-        runner.gateway(server, public_path="/research") as research,
+        runner.gateway(server, port=first, public_url=f"http://127.0.0.1:{first}") as root,
+        runner.gateway(
+            server, port=first + 1, public_url=f"http://127.0.0.1:{first + 1}/research", match={"prefix": "/research"}
+        ) as research,
     ):
         yield Places(server.wait(), off.wait(), bare.wait(), root.wait(), f"{research.wait()}/research")
 

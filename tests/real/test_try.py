@@ -11,7 +11,7 @@ import pytest
 from tests.certificates import signed
 from tests.forked import forked
 from tests.launch import run
-from tests.real.conftest import Json, Place, Runner, Wire, free_port, ids_of, selected
+from tests.real.conftest import EVERYTHING, Json, Place, Runner, Wire, free_port, ids_of, selected
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import KINDS
 from tests.real.test_go_and_csharp import AZURE, kubernetes  # noqa: F401 (a fixture)
@@ -19,7 +19,6 @@ from tests.tools import NODE, localhost, node, npm
 from tests.trials import EMPTY, EMPTY_HERE, IS_TASKGATE, LIVE, MAKES, NO_LIST, NO_TASKS_HERE, ONE_PAGE, judged, listed
 
 TOKEN = token("try", [SCOPE], 2**33)
-EVERYTHING = str(NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js")
 WORK = ("--create", "work", "--arguments", '{"until": "released", "label": "x"}')
 
 
@@ -82,7 +81,7 @@ def command(server: str) -> list[str]:
 
 async def test_the_sdks_servers_on_stdio() -> None:
     research = ["--create", "simulate-research-query", "--arguments", '{"topic": "x"}']
-    one, typescript = ONE_PAGE.format("1 task"), [node(), EVERYTHING, "stdio"]
+    one, typescript = ONE_PAGE.format("1 task"), [node(), str(NODE / EVERYTHING), "stdio"]
     everything, python, *rows = await asyncio.gather(
         judged(typescript, *research, verdict=one, forms="JSON"),
         judged(command("python_sdk"), *WORK, verdict=one, forms="JSON"),
