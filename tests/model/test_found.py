@@ -7,6 +7,7 @@ out (`wilful.py`).
 import pytest
 
 from tests.model.history import (
+    Blink,
     Clock,
     Create,
     Delete,

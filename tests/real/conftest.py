@@ -1,7 +1,6 @@
 """What the proofs share: real processes, the SDK's client with filter parameters, and the plain definition.
 
-- A `Place` is one real server with gateways before it: `direct` is the server's own address, `gateway` one with the
-  defaults, `small` a replica with pages of 5. They run as processes for the whole session.
+- A `Place` is one real server with a gateway before it, whose pages have 5 tasks. They run for the whole session.
 - A `Client` is the SDK's own client, unmodified: filter parameters are extra members of its request's params.
   A `Wire` is one bare HTTP exchange at a time, for what the SDK hides (statuses, headers, a foreign session id).
 - `selected` is the meaning of the criteria (DESIGN 5.2), written once more and plainly.
@@ -37,6 +36,7 @@ from pydantic import ConfigDict
 import tests.real.clients  # noqa: F401 (it makes httpcore cheaper)
 from tests.forked import fork_of
 from tests.launch import Gateways, Process, ports, started
+from tests.rules.test_capabilities import FILTER
 from tests.tools import NODE, node
 
 Json = dict[str, Any]
@@ -45,27 +45,14 @@ T = TypeVar("T")
 
 SDKS = {"1.30": ("--import", (NODE / "sdk_1_30.mjs").as_uri()), "1.32": ()}
 """What Node is given to run a server with a version of the TypeScript SDK."""
+EVERYTHING = "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
 SCRIPT_SECONDS = 60
 WAIT_SECONDS = 10
-PAGE_SIZE_SMALL = 5
+PAGE_SIZE = 5
+NAMES = ("created", "lastUpdated")
 EXPERIMENTAL = "The experimental tasks API is deprecated"
 
-FILTER_CAPABILITY: Json = {
-    "methods": ["tools/call"],
-    "taskIds": True,
-    "status": True,
-    "createdAt": {"before": True, "after": True},
-    "lastUpdatedAt": {"before": True, "after": True},
-    "order": {"by": ["createdAt", "lastUpdatedAt"], "direction": ["asc", "desc"]},
-}
-
-
-@pytest.hookimpl
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    for report in (each for outcome in ("passed", "failed") for each in terminalreporter.stats.get(outcome, [])):
-        for name, value in getattr(report, "user_properties", ()):
-            if name == "table":
-                terminalreporter.write_line(f"\n{value}")
+FILTER_CAPABILITY: Json = json.loads(FILTER)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -103,75 +90,40 @@ class Runner:
         self._logs = logs
         self._gateways = Gateways(logs, fork_of)
 
-    def _server(
+    def command(
         self, name: str, command: Sequence[str], port: int, env: Mapping[str, str] | None = None
     ) -> AbstractContextManager[Process]:
         log = self._logs / f"{name}-{port}.log"
         return started(name, command, log, f"http://127.0.0.1:{port}", lambda: listening(port), env, start=fork_of)
 
-    @contextmanager
-    def server(self, name: str, *options: str, port: int | None = None) -> Iterator[Process]:
+    def server(self, name: str, *options: str, port: int | None = None) -> AbstractContextManager[Process]:
         port = port or free_port()
         command = [sys.executable, "-m", f"tests.real.servers.{name}", "--port", str(port), *options]
-        with self._server(name, command, port) as process:
-            yield process
+        return self.command(name, command, port)
 
-    @contextmanager
-    def command(self, name: str, command: Sequence[str], port: int) -> Iterator[Process]:
-        with self._server(name, command, port) as process:
-            yield process
-
-    @contextmanager
-    def _node(self, name: str, *command: str) -> Iterator[Process]:
+    def node_server(self, name: str, *mode: str, sdk: str = "1.32") -> AbstractContextManager[Process]:
+        """A server of tests/node, or of the path in its packages."""
         port = free_port()
-        with self._server(name, [node(), *command], port, {"PORT": str(port)}) as process:
-            yield process
+        return self.command(Path(name).stem, [node(), *SDKS[sdk], str(NODE / name), *mode], port, {"PORT": str(port)})
 
-    @contextmanager
-    def node_server(self, name: str, sdk: str = "1.32") -> Iterator[Process]:
-        with self._node(name, *SDKS[sdk], str(NODE / f"{name}.mjs")) as process:
-            yield process
-
-    @contextmanager
-    def everything(self, mode: str = "streamableHttp", sdk: str = "1.32") -> Iterator[Process]:
-        main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
-        with self._node("everything", *SDKS[sdk], str(main), mode) as process:
-            yield process
+    def everything(self, mode: str = "streamableHttp", sdk: str = "1.32") -> AbstractContextManager[Process]:
+        return self.node_server(EVERYTHING, mode, sdk=sdk)
 
     @contextmanager
     def gateway(
-        self,
-        upstream: Process,
-        index: Json | None = None,
-        port: int | None = None,
-        public_path: str | None = None,
-        public_url: str | None = None,
+        self, upstream: Process, index: Json | None = None, port: int | None = None, **more: Any
     ) -> Iterator[Process]:
-        """The gateway before a server's /mcp, started without a file unless something is configured.
-
-        With a `public_path` ("" for the root) it is configured with its own address as the public one, and serves the
-        server under that path.
-        """
+        """The gateway before a server's /mcp, started without a file unless something is configured."""
         with ports(port) as (listen, admin):
-            real: Json = {"name": "real", "url": f"{upstream.origin}/mcp"}
-            addresses = {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
-            if public_path is not None:
-                real |= {
-                    "public_url": f"http://{addresses['listen']}{public_path}",
-                    "match": {"prefix": public_path or None},
-                }
-            if public_url is not None:
-                real["public_url"] = public_url
-            config = {**addresses, "upstreams": [real], **({} if index is None else {"index": index})}
-            with self._serving(config, by_flags=index is None and len(real) == 2) as process:
+            real = {"name": "real", "url": f"{upstream.origin}/mcp", **more}
+            config = {**_listening(listen, admin), "upstreams": [real], **({} if index is None else {"index": index})}
+            with self._serving(config, by_flags=index is None and not more) as process:
                 yield process
 
     @contextmanager
     def configured(self, **settings: Any) -> Iterator[Process]:
-        with ports() as (listen, admin):
-            addresses = {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
-            with self._serving({**addresses, **settings}) as process:
-                yield process
+        with ports() as (listen, admin), self._serving({**_listening(listen, admin), **settings}) as process:
+            yield process
 
     @contextmanager
     def _serving(self, config: Json, by_flags: bool = False) -> Iterator[Process]:
@@ -180,22 +132,22 @@ class Runner:
             assert gateway.running.popen.poll() is None, f"the gateway ended:\n{gateway.running.tail()}"
 
     @contextmanager
-    def place(self, name: str, *options: str, replicas: bool = False) -> Iterator["Place"]:
-        """One of servers/ and its gateway, or two of them, started side by side."""
-        with ExitStack() as stack:
-            server = stack.enter_context(self.server(name, *options))
-            small = stack.enter_context(self.gateway(server, {"page_size": PAGE_SIZE_SMALL}))
-            gateway = stack.enter_context(self.gateway(server)) if replicas else small
-            yield Place(f"{server.wait()}/mcp", f"{gateway.wait()}/mcp", f"{small.wait()}/mcp", server)
+    def place(self, name: str, *options: str) -> Iterator["Place"]:
+        """One of servers/ and its gateway."""
+        with self.server(name, *options) as server, self.gateway(server, {"page_size": PAGE_SIZE}) as gateway:
+            yield Place(f"{server.wait()}/mcp", f"{gateway.wait()}/mcp", server)
+
+
+def _listening(listen: int, admin: int) -> Json:
+    return {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
 
 
 @dataclass(frozen=True)
 class Place:
-    """The addresses of one server's /mcp: its own, a gateway's, and that of a gateway with small pages, or the same."""
+    """The addresses of one server's /mcp: its own, and its gateway's."""
 
     direct: str
     gateway: str
-    small: str
     server: Process
 
 
@@ -206,13 +158,13 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.fixture(scope="session")
 def python_sdk_json(runner: Runner) -> Iterator[Place]:
-    with runner.place("python_sdk", "--json", replicas=True) as place:
+    with runner.place("python_sdk", "--json") as place:
         yield place
 
 
 @pytest.fixture(scope="session")
 def python_sdk_stream(runner: Runner) -> Iterator[Place]:
-    with runner.place("python_sdk", replicas=True) as place:
+    with runner.place("python_sdk") as place:
         yield place
 
 
@@ -261,29 +213,26 @@ def instant(timestamp: str) -> datetime:
     return datetime.fromisoformat(timestamp)
 
 
-def selected(
-    tasks: Sequence[Json], criteria: Json, method_of: Callable[[Json], str] = lambda _: "tools/call"
-) -> list[str]:
-    """The ids of the tasks that these criteria mean, in their order (DESIGN 5.2)."""
+def selected(tasks: Sequence[Json], criteria: Json) -> list[str]:
+    """The ids of the tasks that these criteria mean, in their order (DESIGN 5.2). All were made by `tools/call`."""
     given = {**criteria, **criteria.get("filter", {})}
-    tests: list[Callable[[Json], bool]] = [
-        lambda task: method_of(task) in (given.get("methods") or given.get("requestTypes") or [method_of(task)]),
-        lambda task: task["taskId"] in (given.get("taskIds") or [task["taskId"]]),
-        lambda task: task["status"] in (given.get("status") or [task["status"]]),
-        lambda task: "createdAfter" not in given or instant(task["createdAt"]) >= instant(given["createdAfter"]),
-        lambda task: "createdBefore" not in given or instant(task["createdAt"]) <= instant(given["createdBefore"]),
-        lambda task: (
-            "lastUpdatedAfter" not in given or instant(task["lastUpdatedAt"]) >= instant(given["lastUpdatedAfter"])
-        ),
-        lambda task: (
-            "lastUpdatedBefore" not in given or instant(task["lastUpdatedAt"]) <= instant(given["lastUpdatedBefore"])
-        ),
-    ]
+
+    def holds(task: Json) -> bool:
+        first, last = [
+            [instant(given[name + end]) if name + end in given else instant(task[name + "At"]) for name in NAMES]
+            for end in ("After", "Before")
+        ]
+        at = [instant(task[name + "At"]) for name in NAMES]
+        return (
+            "tools/call" in (given.get("methods") or given.get("requestTypes") or ["tools/call"])
+            and task["taskId"] in (given.get("taskIds") or [task["taskId"]])
+            and task["status"] in (given.get("status") or [task["status"]])
+            and all(low <= each <= high for low, each, high in zip(first, at, last, strict=True))
+        )
+
     by = given.get("orderBy", "lastUpdatedAt")
-    matching = [task for task in tasks if all(test(task) for test in tests)]
-    matching.sort(key=lambda task: (instant(task[by]), task["taskId"]))
-    ids = [task["taskId"] for task in matching]
-    return ids if given.get("order", "desc") == "asc" else ids[::-1]
+    matching = sorted(filter(holds, tasks), key=lambda task: (instant(task[by]), task["taskId"]))
+    return ids_of(matching if given.get("order", "desc") == "asc" else matching[::-1])
 
 
 def ids_of(tasks: Sequence[Json]) -> list[str]:

@@ -44,8 +44,7 @@ def kubernetes(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iter
     options = ["--kubeconfig", str(file), "--bind-address", "127.0.0.1", "--port", str(port)]
     command = [npm("servers", KUBERNETES), *options]
     with runner.command("kubernetes", command, port) as server, runner.gateway(server) as gateway:
-        through = f"{gateway.wait()}/mcp"
-        yield Place(f"{server.wait()}/mcp", through, through, server)
+        yield Place(f"{server.wait()}/mcp", f"{gateway.wait()}/mcp", server)
 
 
 async def conversation(url: str, http: httpx.AsyncClient) -> list[tuple[int, str | None, object]]:

@@ -179,7 +179,7 @@ async def test_nobody_gets_at_anothers_task_and_nobody_loses_his_own(
 ) -> None:
     rng = random.Random(1)
     async with redis(tmp_path) as store:
-        with runner.node_server("shared_store", "1.30") as server:
+        with runner.node_server("shared_store.mjs", sdk="1.30") as server:
             with gateway(runner, server, store) as first:
                 ones = [await opened(number, url_of(first), http) for number in range(CALLERS)]
                 await each(ones, make)

@@ -18,7 +18,7 @@ from mcp.shared.context import RequestContext
 
 from tests.real.conftest import (
     FILTER_CAPABILITY,
-    PAGE_SIZE_SMALL,
+    PAGE_SIZE,
     Client,
     Json,
     Place,
@@ -89,7 +89,7 @@ async def test_initialize_gains_the_filter_capability_and_nothing_else(
 
 async def test_the_method_of_the_sdk_filters_by_a_cursor_that_spells_the_criteria(python_sdk: Place) -> None:
     """DESIGN 5.1: the SDK as it is, in one line, with cursors followed by the same method; and with parameters."""
-    async with connected(python_sdk.small) as client:
+    async with connected(python_sdk.gateway) as client:
         tasks = await populate(client)
         for criteria in criteria_of(tasks):
             spelled = {name: ",".join(map(quote, v)) if isinstance(v, list) else v for name, v in criteria.items()}
@@ -234,7 +234,7 @@ async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(
 ) -> None:
     """The client's GET stream is open meanwhile: it is closed, and the old gateway ends with 0."""
     port = free_port()
-    small: Json = {"page_size": PAGE_SIZE_SMALL}
+    small: Json = {"page_size": PAGE_SIZE}
     async with AsyncExitStack() as life:
         with runner.gateway(python_sdk_stream.server, small, port) as gateway:
             client = await life.enter_async_context(connected(f"{gateway.wait()}/mcp"))

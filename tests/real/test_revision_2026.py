@@ -55,13 +55,13 @@ class Both:
 @pytest.fixture(scope="module")
 def both(runner: Runner) -> Iterator[Both]:
     with (
-        runner.node_server("revision_2026_server") as alone,
-        runner.node_server("revision_2026_server") as server,
+        runner.node_server("revision_2026_server.mjs") as alone,
+        runner.node_server("revision_2026_server.mjs") as server,
         runner.gateway(server) as gateway,
     ):
         urls = [f"{process.wait()}/mcp" for process in (alone, server, gateway)]
         straight, through = start("revision_2026", urls[0]), start("revision_2026", urls[2])
-        yield Both(Place(urls[1], urls[2], urls[2], server), finish(straight, through))
+        yield Both(Place(urls[1], urls[2], server), finish(straight, through))
 
 
 def list_request(params: Json) -> bytes:

@@ -87,7 +87,7 @@ async def follow_by_get(wire: Wire, task_id: str) -> None:
 async def test_typescript(runner: Runner, http: httpx.AsyncClient, sdk: str, how: str) -> None:
     """Three sessions make 90 tasks, of which some end at once, some later, some wait, and some are forgotten."""
     chance = random.Random(f"{sdk}{how}")
-    with runner.node_server("seen_tasks", sdk) as server:
+    with runner.node_server("seen_tasks.mjs", sdk=sdk) as server:
         async with before(runner, server) as gateway:
             wires = [(await Wire(f"http://127.0.0.1:{gateway.port}/mcp", http).initialize())[0] for _ in range(3)]
             listening = [asyncio.create_task(listen(wire)) for wire in wires if how == "notifications"]

@@ -14,7 +14,7 @@ from mcp import ClientSession, StdioServerParameters, stdio_client, types
 
 from tests.launch import ROOT
 from tests.real.clients.over_stdio import converse
-from tests.real.conftest import FILTER_CAPABILITY, Json, blurred, ids_of, selected
+from tests.real.conftest import EVERYTHING, FILTER_CAPABILITY, Json, blurred, ids_of, selected
 from tests.tools import NODE, inspector, node
 
 GATEWAY = [sys.executable, "-m", "gateway", "stdio", "--"]
@@ -33,7 +33,7 @@ METHODS = {"fastmcp_tasks": ["tools/call", "prompts/get", "resources/read"]}
 def server(name: str) -> list[str]:
     """The command that starts it."""
     if name == "everything":
-        return [node(), str(NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"), "stdio"]
+        return [node(), str(NODE / EVERYTHING), "stdio"]
     return [sys.executable, "-m", f"tests.real.servers.{name}", "--stdio"]
 
 

@@ -1,12 +1,8 @@
-"""`taskgate try` and `taskgate tasks` at the real servers: all that they print is what a witness saw on the way."""
+"""`taskgate try` and `taskgate tasks` at the real servers: what they print is what other clients see there."""
 
 import asyncio
-import json
-import re
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,29 +11,15 @@ import pytest
 from tests.certificates import signed
 from tests.forked import forked
 from tests.launch import run
-from tests.real.conftest import Json, Place, Runner, Wire, free_port, ids_of, instant, selected
+from tests.real.conftest import EVERYTHING, Json, Place, Runner, Wire, free_port, ids_of, selected
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import KINDS
 from tests.real.test_go_and_csharp import AZURE, kubernetes  # noqa: F401 (a fixture)
 from tests.tools import NODE, localhost, node, npm
-from tests.trials import (
-    EMPTY,
-    EMPTY_HERE,
-    IS_TASKGATE,
-    LIVE,
-    MAKES,
-    NO_LIST,
-    ONE_PAGE,
-    YOURS,
-    facts_of,
-    judged,
-    learned,
-    listed,
-)
-from tests.witness import Exchange, Witness, beside, on_the_way
+from tests.trials import EMPTY, EMPTY_HERE, IS_TASKGATE, LIVE, MAKES, NO_LIST, NO_TASKS_HERE, ONE_PAGE, judged, listed
 
-RUNS = {"status": "working", "message": None}
 TOKEN = token("try", [SCOPE], 2**33)
+WORK = ("--create", "work", "--arguments", '{"until": "released", "label": "x"}')
 
 
 async def refused(*flags: str) -> str:
@@ -48,118 +30,69 @@ async def refused(*flags: str) -> str:
 
 def introduced(facts: Json, said: Json, session: str) -> None:
     """What a server says of itself is what it said to another client. `session`: how the words about it begin."""
-    assert facts["revision"] == said["protocolVersion"]
+    assert (facts["revision"], facts["tasks"]) == (said["protocolVersion"], said["capabilities"].get("tasks"))
     assert facts["server"] == {name: said["serverInfo"][name] for name in ("name", "version")}
-    assert facts["tasks"] == said["capabilities"].get("tasks")
     assert facts["session"].startswith(session)
-
-
-async def compared(wire: Wire, said: Json, flags: list[str], pages: int, verdict: str, helps: bool = False) -> Json:
-    """The facts of a list that another client reads too, before and after; and `taskgate tasks` of the same."""
-    before = await wire.tasks({})
-    async with on_the_way(wire.url) as witness:
-        facts = await judged(witness, *flags, verdict=verdict, helps=helps)
-        assert ids_of(await listed(witness, *flags)) == selected(before, {})
-        some = await listed(witness, *flags, "--status", ",".join(LIVE), forms="JSON")
-        assert ids_of(some) == selected(before, {"status": LIVE})
-    introduced(facts, said, YOURS if "--session" in flags else "none")
-    assert (facts["by_hand"]["requests"], facts["by_hand"]["tasks"]) == (pages, len(before))
-    assert facts["statuses"] == Counter(task["status"] for task in before)
-    created = [instant(task["createdAt"]) for task in before]
-    assert facts["order"] == "oldest first" and created == sorted(created)
-    assert facts["later"]["asked"] == min(
-        pages, len(some) + 1
-    )  # all pages, or the place of new tasks and each that runs
-    assert (facts["change"], facts["may_be_cut"], facts["instants_move"], facts["filters"]) == (
-        False,
-        False,
-        False,
-        None,
-    )
-    assert await wire.tasks({}) == before
-    return facts
 
 
 # ---- servers with tasks ----
 
 
-@pytest.mark.parametrize("options", [["--json"], [], ["--polling"], ["--chatty"]], ids=str)
-async def test_the_python_sdks_server(runner: Runner, http: httpx.AsyncClient, options: list[str]) -> None:
-    with runner.server("python_sdk", *options) as server:
+@pytest.mark.parametrize("mode", ["--json", "--polling"])
+async def test_the_python_sdks_server(runner: Runner, http: httpx.AsyncClient, mode: str) -> None:
+    with runner.server("python_sdk", mode) as server:
         wire, said = await Wire(f"{server.wait()}/mcp", http).initialize()
         made = [await wire.work(until, until) for until in ("released", "released", "asked")]
-        flags, verdict = ["--session", wire.headers["mcp-session-id"]], ONE_PAGE.format("3 tasks")
-        if "--polling" in options:  # this client cannot fetch an answer; `try` can, and a witness sees it
-            async with on_the_way(wire.url) as witness:
-                facts = await judged(witness, *flags, verdict=verdict)
-                assert sorted(ids_of(await listed(witness, *flags))) == sorted(made)
-                make = ["--create", "work", "--arguments", '{"until":"now","label":"x"}']
-                change = await judged(witness, *make, verdict=ONE_PAGE.format("1 task"), forms="JSON")
-            assert (change["created"]["listed"], change["by_hand_later"]["tasks"]) == (True, 1)
-        else:
-            facts = await compared(wire, said, flags, 1, verdict)
-        introduced(facts, said, YOURS)
-        assert facts["server"] == {"name": "python-sdk", "version": "1"}
-        assert (facts["others_see"], facts["get_agrees"]) == ("none", True)
+        flags = ["--session", wire.headers["mcp-session-id"]]
+        facts = await judged(wire.url, *flags, verdict=ONE_PAGE.format("3 tasks"))
+        introduced(facts, said, "yours, left as it is")
+        assert (facts["by_hand"]["requests"], facts["by_hand"]["tasks"]) == (1, 3)
+        known = facts["order"], facts["change"], facts["may_be_cut"], facts["instants_move"], facts["filters"]
+        assert known == ("oldest first", False, False, False, None)
+        assert (facts["others_see"], facts["get_agrees"], facts["gateway_agrees"]) == ("none", True, True)
+        tasks = await listed(wire.url, *flags)
+        assert sorted(ids_of(tasks)) == sorted(made)
+        if mode == "--json":  # the client of these tests does not fetch an answer that is polled for
+            assert ids_of(tasks) == selected(await wire.tasks({}), {})
+            some = await listed(wire.url, *flags, "--status", ",".join(LIVE), forms="JSON")
+            assert ids_of(some) == selected(tasks, {"status": LIVE})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["HTTP", "stdio"])
-async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner, tmp_path: Path, by: str) -> None:
-    make = ["--create", "work", "--arguments", '{"name": "x"}']
-    async with AsyncExitStack() as stack:
-        if by == "HTTP":
-            url = f"{stack.enter_context(runner.server('fastmcp_tasks')).wait()}/mcp"
-            witnesses = [await stack.enter_async_context(on_the_way(url)) for _ in range(3)]
-        else:
-            witnesses = [served(tmp_path, str(number), "fastmcp_tasks") for number in range(3)]
-        forms = "JSON, text" if by == "HTTP" else "text"
+async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner, by: str) -> None:
+    with runner.server("fastmcp_tasks") as server:
+        there = f"{server.wait()}/mcp" if by == "HTTP" else command("fastmcp_tasks")
+        make = ["--create", "work", "--arguments", '{"name": "x"}']
         empty, rows, made = await asyncio.gather(
-            judged(witnesses[0], verdict=EMPTY_HERE if by == "HTTP" else EMPTY, forms=forms),
-            listed(witnesses[1], forms=forms),
-            judged(witnesses[2], *make, verdict=MAKES, helps=True, forms=forms),
+            judged(there, verdict=EMPTY_HERE if by == "HTTP" else EMPTY),
+            listed(there, none=NO_TASKS_HERE) if by == "HTTP" else listed(there),
+            judged(there, *make, verdict=MAKES, helps=True, forms="JSON"),
         )
         assert (empty["by_hand"]["tasks"], rows) == (0, [])
         assert (made["by_hand"]["tasks"], made["later"]["tasks"]) == (0, 1)
-        assert made["created"] | {"id": ""} == {"id": "", "listed": False, "got": True} | RUNS
+        is_there = {"listed": False, "got": True, "status": "working", "message": None}
+        assert made["created"] | {"id": ""} == {"id": ""} | is_there
 
 
-def served(folder: Path, name: str, server: str) -> Witness:
-    return over_stdio(folder, name, sys.executable, "-m", f"tests.real.servers.{server}", "--stdio")
+def command(server: str) -> list[str]:
+    return [sys.executable, "-m", f"tests.real.servers.{server}", "--stdio"]
 
 
-def over_stdio(folder: Path, name: str, *command: str) -> Witness:
-    there = folder / name
-    there.mkdir()
-    return beside(there, command)
-
-
-async def test_the_sdks_servers_on_stdio(tmp_path: Path) -> None:
-    main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+async def test_the_sdks_servers_on_stdio() -> None:
     research = ["--create", "simulate-research-query", "--arguments", '{"topic": "x"}']
-    work = ["--create", "work", "--arguments", '{"until": "released", "label": "x"}']
-    one = ONE_PAGE.format("1 task")
+    one, typescript = ONE_PAGE.format("1 task"), [node(), str(NODE / EVERYTHING), "stdio"]
     everything, python, *rows = await asyncio.gather(
-        judged(over_stdio(tmp_path, "1", node(), str(main), "stdio"), *research, verdict=one, forms="JSON"),
-        judged(served(tmp_path, "2", "python_sdk"), *work, verdict=one, forms="text"),
-        listed(over_stdio(tmp_path, "3", node(), str(main), "stdio"), forms="JSON"),
-        listed(served(tmp_path, "4", "python_sdk"), forms="text"),
+        judged(typescript, *research, verdict=one, forms="JSON"),
+        judged(command("python_sdk"), *WORK, verdict=one, forms="JSON"),
+        listed(typescript, forms="JSON"),
+        listed(command("python_sdk")),
     )
     for facts, name in ((everything, "mcp-servers/everything"), (python, "python-sdk")):
         assert (facts["server"]["name"], facts["created"]["listed"], facts["statuses"]) == (name, True, {"working": 1})
         assert (facts["later"]["tasks"], facts["by_hand_later"]["tasks"], facts["get_agrees"]) == (1, 1, True)
-        assert "others_see" not in facts
+        assert facts["session"] == "one process is one session" and "others_see" not in facts
     assert rows == [[], []]
-
-
-async def test_a_task_that_try_makes_is_listed(runner: Runner) -> None:
-    with runner.everything() as server:
-        asked = ("--create", "simulate-research-query", "--arguments", '{"topic": "tea"}')
-        ended = await forked("try", f"{server.wait()}/mcp", *asked)
-    assert ended.returncode == 1
-    [made] = re.findall(r"(?m)^  created +([0-9a-f]{32}), listed$", ended.stdout)
-    assert re.search(rf"(?m)^  {made[:8]}\w* +working ", ended.stdout)
-    assert ONE_PAGE.format("1 task") in ended.stdout
 
 
 # ---- servers without tasks, and the mistakes of the first minute ----
@@ -168,17 +101,15 @@ async def test_a_task_that_try_makes_is_listed(runner: Runner) -> None:
 async def test_servers_in_go_and_csharp_without_tasks(
     kubernetes: Place,  # noqa: F811
     http: httpx.AsyncClient,
-    tmp_path: Path,
 ) -> None:
     _, said = await Wire(kubernetes.direct, http).initialize()
     azure = [node(), npm("servers", AZURE), "server", "start"]
-    async with on_the_way(kubernetes.direct) as witness:
-        in_go, in_csharp, ended, other = await asyncio.gather(
-            judged(witness, verdict=NO_LIST),
-            judged(over_stdio(tmp_path, "azure", *azure), verdict=NO_LIST, forms="text"),
-            forked("tasks", kubernetes.direct),
-            forked("tasks", "--", *azure),
-        )
+    in_go, in_csharp, ended, other = await asyncio.gather(
+        judged(kubernetes.direct, verdict=NO_LIST),
+        judged(azure, verdict=NO_LIST, forms="JSON"),
+        forked("tasks", kubernetes.direct),
+        forked("tasks", "--", *azure),
+    )
     introduced(in_go, said, "opened, deleted")
     for facts, name in ((in_go, "kubernetes-mcp-server"), (in_csharp, "Azure MCP Server")):
         assert (facts["server"]["name"], facts["lists"], facts["tasks"]) == (name, False, None)
@@ -195,16 +126,11 @@ def logins(runner: Runner) -> Iterator[dict[str, str]]:
         yield {**here, "login": f"{login.wait()}/mcp"}
 
 
-@pytest.fixture
-async def bearer(tmp_path: Path) -> AsyncIterator[str]:
-    file = tmp_path / "token"
-    file.write_text(f"Authorization: Bearer {TOKEN}\n")
-    yield str(file)
-
-
 async def test_a_login_is_named_with_its_authorization_server(
-    logins: dict[str, str], bearer: str, http: httpx.AsyncClient
+    logins: dict[str, str], tmp_path: Path, http: httpx.AsyncClient
 ) -> None:
+    bearer = tmp_path / "token"
+    bearer.write_text(f"Authorization: Bearer {TOKEN}\n")
     authorities = {kind: url.removesuffix("/mcp") for kind, url in logins.items()}
     authorities |= {
         "elsewhere": authorities["openid"],
@@ -212,7 +138,7 @@ async def test_a_login_is_named_with_its_authorization_server(
     }
 
     async def with_and_without_a_token(kind: str, url: str) -> None:
-        flags = [] if kind == "mounted" else ["--header-file", bearer]
+        flags = [] if kind == "mounted" else ["--header-file", str(bearer)]
         if flags:
             said = await refused(url)
             assert "asks for a login (401)" in said
@@ -221,20 +147,17 @@ async def test_a_login_is_named_with_its_authorization_server(
         fields = {"authorization": f"Bearer {TOKEN}"}
         place = (await http.post(url, headers=fields)).headers.get("location", url)  # some redirect
         _, spoken = await Wire(str(httpx.URL(url).join(place)), http).at(**fields).initialize()
-        redirect = "" if place == url else f"redirects to {httpx.URL(place).path}: put that into url"
-        async with on_the_way(url) as witness:
-            facts = await judged(witness, *flags, verdict=EMPTY_HERE, forms="JSON", redirect=redirect)
-            introduced(facts, spoken, "opened, deleted")
-            assert await listed(witness, *flags, forms="JSON") == []
+        facts = await judged(url, *flags, verdict=EMPTY_HERE, forms="JSON")
+        introduced(facts, spoken, "opened, deleted")
+        redirect = None if place == url else f"redirects to {httpx.URL(place).path}: put that into url"
+        assert (facts.get("redirect"), await listed(url, *flags, forms="JSON")) == (redirect, [])
 
     await asyncio.gather(*(with_and_without_a_token(*each) for each in logins.items()))
     quiet = logins["login"].replace("/mcp", "/quiet/mcp")
     assert f"Its authorization server is {authorities['login']}/." in await refused(quiet)
 
 
-async def test_a_certificate_that_is_named(
-    runner: Runner, python_sdk_json: Place, http: httpx.AsyncClient, tmp_path: Path
-) -> None:
+async def test_a_certificate_that_is_named(runner: Runner, python_sdk_json: Place, tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     signed(cert, key)
     upstreams = [{"name": "real", "url": python_sdk_json.direct}]
@@ -242,15 +165,11 @@ async def test_a_certificate_that_is_named(
         gateway.wait()
         https = gateway.origin.replace("http://127.0.0.1", f"https://{localhost()}") + "/mcp"
         assert "this port speaks TLS: use its address with https://" in await refused(f"{gateway.origin}/mcp")
-        ended = await forked("try", "--json", "--ca", str(cert), https)
-        wire, said = await Wire(python_sdk_json.gateway, http).initialize()  # no witness reads TLS
-        opening = Exchange(wire.headers["mcp-session-id"], "initialize", {}, json.dumps(said))
-        assert json.loads(ended.stdout) == facts_of(learned([opening]), https, IS_TASKGATE, False)
+        facts = await judged(https, "--ca", str(cert), verdict=IS_TASKGATE)
+        assert facts["server"] == {"name": "python-sdk", "version": "1"} and "by_hand" not in facts
     assert "cannot be used" in await refused("--ca", str(key), https)
 
 
-@pytest.mark.parametrize("command", ["try", "tasks"])
-def test_a_command_that_ends_at_once_ends_a_fresh_process_too(command: str) -> None:
-    ended = run(command, "--", "true")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "the command has ended" in ended.stderr
+def test_a_command_that_ends_at_once_ends_a_fresh_process_too() -> None:
+    ended = run("try", "--", "true")
+    assert (ended.returncode, ended.stdout, "the command has ended" in ended.stderr) == (2, "", True)

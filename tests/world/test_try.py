@@ -55,14 +55,12 @@ from tests.trials import (
     MAKES,
     ONE_PAGE,
     SAVES,
-    facts_of,
+    UNLISTED,
     judged,
-    learned,
     listed,
     text_of,
 )
-from tests.witness import on_the_way
-from tests.world.servers import KINDS, UNFINISHED, Kind, Server, at, pages_by_hand, shown
+from tests.world.servers import KINDS, UNFINISHED, Kind, Server, pages_by_hand, shown
 
 TASKS: Final = 150
 LIVE: Final = 5
@@ -114,10 +112,11 @@ async def said(*arguments: str) -> tuple[int, str]:
 
 
 async def tried(server: Server, *flags: str, verdict: str, forms: str = "JSON, text") -> Json:
-    """The facts of `taskgate try`, each compared. The server is left as it was, unless it was to make a task."""
+    """The facts of `taskgate try`. It only reads, and leaves the server as it was, unless it was to make a task."""
     before = deepcopy(server.tasks)
-    async with at(server) as url, on_the_way(url) as witness:
-        facts = await judged(witness, *flags, verdict=verdict, helps=verdict.startswith(YES), forms=forms)
+    async with at(server) as url:
+        facts = await judged(url, *flags, verdict=verdict, helps=verdict.startswith(YES), forms=forms)
+    assert server.asked.keys() <= {"initialize", "tasks/list", "tasks/get", *["tools/call"] * ("--create" in flags)}
     assert "--create" in flags or server.tasks == before
     return facts
 
@@ -132,7 +131,7 @@ def by_hand(kind: Kind, **params: object) -> tuple[list[str], int, int]:
 
 @each
 async def test_every_fact_is_what_the_server_is_like(name: str) -> None:
-    """The witness has seen what the server is, which counts how often it was asked."""
+    """The server counts how often it was asked."""
     kind = KINDS[name]
     server = Server(kind)
     server.fill(TASKS, LIVE)
@@ -146,7 +145,12 @@ async def test_every_fact_is_what_the_server_is_like(name: str) -> None:
     whole = {"requests": requests, "bytes": sent_bytes, "tasks": len(ids), "whole": True}
     assert facts["by_hand"] == whole | {"page_size": kind.page_size if requests > 1 else None}
     assert [facts[way]["asked"] for way in ("first", "again", "later")] == [requests, 0, later]
-    assert {facts[way]["tasks"] for way in ("first", "again", "later")} == {len(live)}
+    meta = {"taskgate/total": len(live), "taskgate/asOf": "2026-11-22T21:48:00.000Z"}
+    cost = {"tasks": len(live), "bytes": len(dumps({"tasks": live, "_meta": meta}))}
+    assert all(facts[way] == cost | {"asked": facts[way]["asked"]} for way in ("first", "again", "later"))
+    assert (facts["revision"], facts["server"]) == ("2025-11-25", {"name": "", "version": ""})
+    assert facts["criteria"] == {"status": ["working", "input_required"]}
+    assert not {"created", "by_hand_later", "others_see", "redirect"} & facts.keys()
     assert facts["statuses"] == Counter(task["status"] for task in listed)
     assert facts["tasks"] == TASKS_CAPABILITY and facts["session"].startswith("none")
     assert (facts["change"], facts["gateway_agrees"], facts["may_be_cut"]) == (False, True, kind.cut is not None)
@@ -171,8 +175,11 @@ async def test_a_task_that_it_makes_is_the_change(name: str) -> None:
     assert after == {"requests": 1, "bytes": sent_bytes, "tasks": int(lists), "page_size": None, "whole": True}
     assert facts["statuses"] == ({"working": 1} if lists else {})
     assert server.asked["tools/call"] == 1
-    two = "1 task" if server.kind.ids == "requests" else "2 tasks"  # a request of the same id makes the same task
-    await tried(server, "--create", "work", verdict=ONE_PAGE.format(two) if lists else MAKES, forms="text")
+    async with at(server) as url:
+        text = (await said("try", "--create", "work", url))[1]
+    made = list(server.tasks)[-1]
+    assert f"\n  created     {made}, {'listed' if lists else UNLISTED}\n" in text
+    assert re.search(rf"\n  TASK .*\n(.*\n)?  {made} +working ", text)
 
 
 async def test_a_tool_that_makes_no_task_is_asked_about() -> None:
@@ -265,9 +272,9 @@ async def test_the_tasks_are_those_of_the_server(name: str) -> None:
     server.fill(TASKS, LIVE)
     before = deepcopy(server.tasks)
     there = [server.tasks[i] for i in by_hand(kind)[0]]
-    async with at(server) as url, on_the_way(url) as witness:
-        tasks = await listed(witness, "--order-by", "createdAt", "--order", "asc")
-        some = await listed(witness, "--status", "working,input_required", forms="JSON")
+    async with at(server) as url:
+        tasks = await listed(url, "--order-by", "createdAt", "--order", "asc")
+        some = await listed(url, "--status", "working,input_required", forms="JSON")
     assert server.tasks == before
     if kind.reads_now:
         assert sorted(ids_of(tasks)) == sorted(ids_of(there))
@@ -308,8 +315,7 @@ async def test_a_server_that_refuses_more_than_it_must_is_tried_to_the_end() -> 
     """Its refusal of one question ended the trial, without a verdict."""
     server = Strict(60)
     try:
-        async with on_the_way(await server.start()) as witness:
-            facts = await judged(witness, verdict=HELPS.format(6), helps=True)
+        facts = await judged(await server.start(), verdict=HELPS.format(6), helps=True, forms="JSON")
     finally:
         await server.stop()
     assert (facts["filters"], facts["others_see"]) == (None, None)
@@ -320,10 +326,10 @@ async def test_sessions_that_it_opened_are_deleted_and_others_are_left() -> None
         await mine.initialize()
         before = deepcopy(server.sessions[mine.session_id].all)
         for flags in ((), ("--session", mine.session_id)):
-            async with on_the_way(url) as witness:
-                facts = await judged(witness, *flags, verdict=HELPS.format(24), helps=True)
-                assert (facts["by_hand"]["requests"], facts["others_see"]) == (24, "none")
-                assert len(await listed(witness, *flags)) == 240
+            forms = "JSON, text" if flags else "JSON"  # each session has tasks of its own
+            facts = await judged(url, *flags, verdict=HELPS.format(24), helps=True, forms=forms)
+            assert (facts["by_hand"]["requests"], facts["others_see"]) == (24, "none")
+            assert len(await listed(url, *flags, forms=forms)) == 240
             status, text = await said("tasks", "--status", "cancelled", "--created-before", "400d", *flags, url)
             assert (status, "--session ID" in text) == (0, not flags)
             assert list(server.sessions) == [mine.session_id]
@@ -343,17 +349,21 @@ async def test_an_interrupt_shows_what_is_known_by_then(flags: tuple[str, ...]) 
 
     server = Stuck(KINDS["TypeScript SDK 1.x"])
     server.fill(TASKS, LIVE)
-    async with at(server) as url, on_the_way(url) as witness, command("try", *flags, witness.url) as process:
+    async with at(server) as url, command("try", *flags, url) as process:
         await eventually(lambda: asyncio.sleep(0, bool(server.asked["stuck"])), "the second page is asked for")
         process.send_signal(signal.SIGINT)
         output, _ = await asyncio.wait_for(process.communicate(), 60)
         assert process.returncode == 130
-    facts, verdict = learned(witness.exchanges())[:4], "Interrupted. Too little is known to say."  # and no list
+    verdict = "Interrupted. Too little is known to say."
+    known = {
+        "revision": "2025-11-25", "server": {"name": "", "version": ""}, "tasks": TASKS_CAPABILITY,
+        "session": "none: the server gives no session id", "lists": True, "filters": None,
+    }  # fmt: skip
     if flags:
-        known = facts_of(facts, witness.url, verdict, None) | {"stopped": "interrupted"}
-        assert json.loads(output) == known and "by_hand" not in known
+        said_last = {"url": url, "helps": None, "verdict": verdict, "stopped": "interrupted"}
+        assert json.loads(output) == known | said_last
     else:
-        assert output.decode() == f"{verdict}\n\n{text_of(facts)}"
+        assert output.decode().splitlines() == [verdict, "", *text_of(known)]
     async with at(server) as url:
         status, text = await said("try", "--seconds", "0.5", url)
         assert (status, "Stopped after 0.5 s." in text) == (2, True)

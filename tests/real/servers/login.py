@@ -4,8 +4,7 @@
 
 The tasks are those of python_sdk, with JSON. /mcp is a resource whose challenges say where its metadata is,
 /quiet/mcp one whose challenges do not. Every address that it tells is its own. Who asks for a login gets it. Everything
-is compressed for who accepts that. /said answers what the query says, and /moved redirects to /mcp. A token is its own
-proof: `token` makes one.
+is compressed for who accepts that. A token is its own proof: `token` makes one.
 """
 
 import argparse
@@ -36,8 +35,6 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from tests.real.servers import python_sdk
@@ -128,16 +125,6 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         )
 
 
-async def said(request: Request) -> Response:
-    """What the query says: its `status`, its `body`, a JSON document, and where to go."""
-    query = request.query_params
-    response = Response(query.get("body", ""), int(query.get("status", 200)), media_type="application/json")
-    for name in ("location", "content-location"):
-        if name in query:
-            response.headers[name] = query[name]
-    return response
-
-
 def application(origin: str) -> Starlette:
     tasks = python_sdk.application(python_sdk.parser().parse_args(["--port", "0", "--json"]))
     provider = Authority()
@@ -153,12 +140,6 @@ def application(origin: str) -> Starlette:
         )
     registration = ClientRegistrationOptions(enabled=True, valid_scopes=[SCOPE], default_scopes=[SCOPE])
     routes += create_auth_routes(provider, AnyHttpUrl(origin), client_registration_options=registration)
-    routes.append(Route("/said", said))
-
-    async def elsewhere(_: Request) -> Response:
-        return RedirectResponse(f"{origin}/mcp", 307)
-
-    routes.append(Route("/moved", elsewhere, methods=["POST"]))
 
     def lifespan(_: Starlette) -> AbstractAsyncContextManager[None]:
         return tasks.router.lifespan_context(tasks)  # type: ignore[return-value]  # whose type is wider than its values
