@@ -60,7 +60,7 @@ from tests.trials import (
     listed,
     text_of,
 )
-from tests.world.servers import KINDS, UNFINISHED, Kind, Server, pages_by_hand, shown
+from tests.world.servers import KINDS, UNFINISHED, Kind, Server, at, pages_by_hand, shown
 
 TASKS: Final = 150
 LIVE: Final = 5
