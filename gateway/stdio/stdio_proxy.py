@@ -258,7 +258,7 @@ class NoCounts:
         return nullcontext()
 
     lives = None
-    upstream_request = crawl_page = crawl = query = began = ended_over_stdio = flush = sweep = _nothing
+    upstream_request = crawl_page = crawl = query = began = ended = flush = sweep = _nothing
     plan = asking = _meanwhile
 
     @property

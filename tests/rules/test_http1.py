@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.fields import Headers
-from gateway.http.request_parser import End, Head, Refusal, RequestEvent, RequestReader
+from gateway.http.request_parser import Head, Refusal, RequestEvent, RequestReader
 from tests.attack.requests import ROWS
 from tests.relay.http1 import Malformed, Reader
 
@@ -32,8 +32,8 @@ def read(*pieces: bytes, head_bytes_max: int = 65536) -> Seen:
     for event in events(RequestReader(head_bytes_max, FIELDS_MAX), *pieces):
         if isinstance(event, Head):
             seen.append(("head", event.method, event.target, event.minor, tuple(event.headers)))
-        elif isinstance(event, End):
-            seen.append(("end", tuple(event.trailers)))
+        elif isinstance(event, Headers):
+            seen.append(("end", tuple(event)))
         elif isinstance(event, Refusal):
             seen.append(("refused", event.status))
         elif seen[-1][0] == "body":
