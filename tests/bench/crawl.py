@@ -31,7 +31,7 @@ COLD: Final = "taskgate, cold"
 AFTER: Final = "taskgate, after max_age"
 
 _ONE_PAGE: Final = {**WARM, "page_size": 1_000_000, "page_bytes_max": "1GiB"}
-_CONFIGURED: Final = {COLD: _ONE_PAGE, AFTER: {**_ONE_PAGE, "max_age": "0s"}}
+_CONFIGURED: Final = {COLD: {"index": _ONE_PAGE}, AFTER: {"index": {**_ONE_PAGE, "max_age": "0s"}}}
 
 _Tasks: TypeAlias = list[dict[str, Any]]
 _Params: TypeAlias = dict[str, Any]

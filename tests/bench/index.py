@@ -74,7 +74,7 @@ async def _rates(options: Options) -> Table:
         upstream = await stack.enter_async_context(child(others, "upstream"))
         legacy = await stack.enter_async_context(child(others, "legacy", str(CRAWLED_PAGE)))
         relaying = await stack.enter_async_context(gateway(core, upstream.url))
-        answering = await stack.enter_async_context(gateway(core, legacy.url, {**WARM, "page_size": PAGE}))
+        answering = await stack.enter_async_context(gateway(core, legacy.url, {"index": {**WARM, "page_size": PAGE}}))
         pinger = await Client.connect(relaying.url)
         await pinger.post(request_body("ping", {}))
         client = await filled(answering.url, legacy, TASKS)

@@ -74,18 +74,18 @@ async def child(core: int | None, module: str, *arguments: str) -> AsyncIterator
 async def gateway(
     core: int | None,
     upstream: str,
-    index: dict[str, Any] | None = None,
+    keys: dict[str, Any] | None = None,
     tree: Path = ROOT,
 ) -> AsyncIterator[Served]:
-    """Run the gateway of a source tree in front of `upstream`."""
+    """Run the gateway of a source tree in front of `upstream`. `keys` are further ones of its configuration."""
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
         config: dict[str, Any] = {
             "listen": f"127.0.0.1:{listen}",
             "admin": {"listen": f"127.0.0.1:{admin}"},
             "upstreams": [{"name": "bench", "url": upstream}],
-            **({} if index is None else {"index": index}),
+            **(keys or {}),
         }
-        with Gateways(Path(folder)).starting(config, by_flags=not index, tree=tree) as running:
+        with Gateways(Path(folder)).starting(config, by_flags=not keys, tree=tree) as running:
             pid = running.running.popen.pid
             proc.pin(pid, core)
             try:

@@ -75,9 +75,24 @@ class _Caller(NamedTuple):
     tasks: list[str]
 
 
+def makings(url: str) -> list[str]:
+    """Requests that make the tasks of all kinds."""
+    callers = _callers(MIX, random.Random(_SEED))
+    return [_request(caller, url, _making(task_id)) for caller in callers for task_id in caller.tasks]
+
+
+def _making(task_id: str) -> bytes:
+    params = {"name": "query", "arguments": {"taskId": task_id}, "task": {}}
+    return orjson.dumps({"method": "tools/call", "jsonrpc": "2.0", "params": params, "id": 1})
+
+
+def _callers(kind: Kind, chosen: random.Random) -> list[_Caller]:
+    return [_caller(kind.clients[number % len(kind.clients)], chosen) for number in range(CALLERS)]
+
+
 def requests(kind: Kind, url: str) -> list[list[str]]:
     chosen = random.Random(_SEED)
-    callers = [_caller(kind.clients[number % len(kind.clients)], chosen) for number in range(CALLERS)]
+    callers = _callers(kind, chosen)
     if not kind.varies:
         return [[_request(callers[0], url, _message("ping", 1, callers[0], chosen))]] * CONNECTIONS
     return [_of_connection(kind, url, callers[number % CALLERS], chosen) for number in range(CONNECTIONS)]

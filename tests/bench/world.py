@@ -53,6 +53,8 @@ _TOOLS: Final = orjson.dumps(
 def _result(method: bytes, body: bytes, number: int) -> bytes:
     if method == b"tasks/get":
         return _TASK % _TASK_ID.search(body)[1]  # type: ignore[index]
+    if method == b"tools/call" and b'"task":{}' in body:
+        return b'{"task":%b}' % (_TASK % _TASK_ID.search(body)[1])  # type: ignore[index]
     if method == b"tools/call":
         return b'{"content":[{"type":"text","text":"%b"}]}' % (b"y" * (10 + number * 7919 % 1991))
     return _TOOLS if method == b"tools/list" else b"{}"
