@@ -292,14 +292,14 @@ async def test_a_tracestate_is_in_no_span_and_no_log_and_goes_up_as_it_came(gate
 async def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = named("AccessLog").ended
+    end = named("AccessLog")._end
 
-    def failing(self: Any, kind: str, *more: Any, **by_name: Any) -> None:
-        if kind == "answered":
+    def failing(self: Any, ended: Any) -> None:
+        if ended.kind == "answered":
             raise ValueError
-        ended(self, kind, *more, **by_name)
+        end(self, ended)
 
-    put_in(monkeypatch, "AccessLog.ended", failing)
+    put_in(monkeypatch, "AccessLog._end", failing)
     async with traced(gateways) as (rig, collector):
         rig.serve(SERVER)
         one = await rig.client(rig.post(filtered()), rig.post(call("ping")))
