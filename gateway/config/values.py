@@ -196,17 +196,15 @@ Format = Annotated[str, _one_of("json", "text")]
 Added = Annotated[str, _one_of("x-forwarded", "forwarded", "via")]
 _PREFIX: Final = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+"
 Prefix = Annotated[str, _matching(_PREFIX, "a path such as /research, without . or .. in it or / at its end")]
-_ORIGIN: Final = (
-    r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?",
-    "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port",
-)
-Origin = Annotated[str, _matching(*_ORIGIN)]
-_PUBLIC_URL: Final = (
-    r"off|https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*",
+_ORIGIN: Final = r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?"
+_BROWSERS: Final = "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port"
+Origin = Annotated[str, _matching(_ORIGIN, _BROWSERS)]
+_PUBLIC_URL: Final = r"off|https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*"
+_OWN: Final = (
     "the gateway's own address as its clients use it, such as https://mcp.example or "
-    "https://mcp.example/research; or off",
-    lambda value: "off" if value is False else value,  # a bare `off` is YAML's false
+    "https://mcp.example/research; or off"
 )
-PublicUrl = Annotated[str, _matching(*_PUBLIC_URL)]
+# A bare `off` is YAML's false.
+PublicUrl = Annotated[str, _matching(_PUBLIC_URL, _OWN, lambda value: "off" if value is False else value)]
 _STORE: Final = "redis:// or rediss://, perhaps user:password@ (percent-encoded), a host, perhaps a port and /NUMBER"
 StoreUrl = Annotated[str, _only(_is_store, _STORE)]
