@@ -90,10 +90,8 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run the command with the process's arguments. Whoever reads its output may stop early.
-
-    Closed standard streams lead nowhere: what is opened next would take their places, and what they get.
-    """
+    """Run the command with the process's arguments. Whoever reads its output may stop early."""
+    # Closed standard streams lead nowhere: what is opened next would take their places, and what they get.
     for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
         try:
             os.fstat(number)
@@ -154,6 +152,8 @@ def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
 def _checked(given: argparse.Namespace) -> "config.Config":
     """The configuration that the command starts with; --check says where it leads. Raises ConfigError or StartError."""
     from gateway import config
+    from gateway.downstream.host_origin_check import exposed
+    from gateway.errors import printable
     from gateway.relay import routes
     from gateway.transport import tls
 
@@ -170,9 +170,6 @@ def _checked(given: argparse.Namespace) -> "config.Config":
 
         store.check()
     if given.check:
-        from gateway.downstream.host_origin_check import exposed
-        from gateway.errors import printable
-
         print(f"{printable(str(given.config or 'the flags'))}: valid")
         for upstream in settings.upstreams:
             at = routes.address(upstream, settings.listen, settings.tls is not None)
@@ -189,10 +186,9 @@ def _checked(given: argparse.Namespace) -> "config.Config":
 def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "config.Config":
     import msgspec
 
-    from gateway import config
+    from gateway.config import for_upstream, load
 
-    of_flags = given.upstream, given.listen, given.admin
-    settings = config.load(given.config, in_force) if given.config else config.for_upstream(*of_flags)
+    settings = load(given.config, in_force) if given.config else for_upstream(given.upstream, given.listen, given.admin)
     log = msgspec.structs.replace(settings.log, level=given.log_level or settings.log.level)
     return msgspec.structs.replace(settings, log=log)
 
@@ -259,25 +255,22 @@ def _stdio(arguments: list[str]) -> NoReturn:
     try:
         status = app.run(server, settings or config.StdioConfig(), admin)
     except config.StartError as error:
-        with suppress(SystemExit):
-            _fail(error, status := 1)
         server.terminate()
+        _fail(error, 1)
     child.end_as(status)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The flags, and the command: behind the first `--`, which some launchers eat, or from the first other word."""
     at = 0
-    while at < len(arguments) and arguments[at].startswith("-"):
-        if arguments[at] == "--":
-            return arguments[:at], arguments[at + 1 :]
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
         at += 2 if arguments[at] in ("--config", "--admin") else 1
-    return arguments[:at], arguments[at:]
+    return arguments[:at], arguments[at + (arguments[at : at + 1] == ["--"]) :]
 
 
 def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
     """Raise StartError unless configured traces have their packages, and values that OpenTelemetry allows."""
-    from gateway import config
+    from gateway.config import StartError
 
     try:
         if settings.traces is not None:
@@ -285,10 +278,9 @@ def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
 
             Tracing.check(settings.traces.endpoint)
     except ImportError as error:
-        why = f"traces: its packages are missing; install taskgate with the extra otel: {error}"
-        raise config.StartError(why) from None
+        raise StartError(f"traces: its packages are missing; install taskgate with the extra otel: {error}") from None
     except ValueError as error:
-        raise config.StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
+        raise StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
 
 def _fail(error: Exception, status: int) -> NoReturn:

@@ -17,12 +17,10 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from gateway.config import Address, Config, ConfigError, StartError
-from gateway.downstream import host_origin_check
-from gateway.downstream.listener import Listener, are_exhausted, connections_kept
+from gateway.downstream import host_origin_check, listener
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.guards import guards_of
-from gateway.operate import admin_listener, log_format, status_page
-from gateway.operate.access_log import AccessLog
+from gateway.operate import access_log, admin_listener, log_format, status_page
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.owners.seen_ids import IDLE_S
 from gateway.proxy import Proxy
@@ -48,7 +46,7 @@ class App:
         clock = self._loop.time
         self._ending = AsyncExitStack()  # what ends with the gateway, the last first
         self.metrics = Metrics()
-        self._make_log: Callable[..., AccessLog] = AccessLog
+        self._make_log: Callable[..., access_log.AccessLog] = access_log.AccessLog
         # What only a configured collector or store needs is imported only for one.
         if config.traces is not None:
             from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
@@ -71,7 +69,7 @@ class App:
         self._failed = log_rate_limit.LogLimit(clock)
         self._apply(config, *tls.taken(config, {}))
         counts = self.metrics.connection_refused, self.metrics.handshake_failed
-        self._listener = Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
+        self._listener = listener.Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
         self.metrics.gauges.append(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None
@@ -91,16 +89,14 @@ class App:
         self._pools.serve(self._config, config, certified)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
-        metrics = self.metrics
-        access_log = self._make_log(metrics, config.log, self._failed)
-        self._proxy = Proxy(config, self._pools.of, self._links, self._sessions, self._guards, metrics, access_log)
+        logs = self._make_log(self.metrics, config.log, self._failed)
+        self._proxy = Proxy(config, self._pools.of, self._links, self._sessions, self._guards, self.metrics, logs)
         self._certificates = valid
         self._config = config
 
     def _gauges(self) -> dict[str, Gauge]:
-        store = {} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}
         return {
-            **store,
+            **({} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}),
             **self._sessions.gauges(),
             **self._listener.gauges(),
             **self._buffers.gauges(),
@@ -178,7 +174,7 @@ class App:
             self._failed.sweep()
             if self.metrics.lives is not None:
                 self.metrics.lives.sweep()
-            if are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
+            if listener.are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
 
     def reload(self, read: Callable[[Config], Config]) -> None:
@@ -225,8 +221,8 @@ class App:
 
     def raise_descriptors(self) -> None:
         """Raise the process's limit of open files to what its connections need, now and after each reload."""
-        self._connections_kept = connections_kept
-        self._listener.connections_max = connections_kept(self._config.limits.connections_max)
+        self._connections_kept = listener.connections_kept
+        self._listener.connections_max = listener.connections_kept(self._config.limits.connections_max)
 
     def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if "socket.accept()" in context["message"]:

@@ -4,9 +4,8 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
-
-_FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+from itertools import takewhile
+from typing import Any
 
 
 class Flags(argparse.ArgumentParser):
@@ -14,11 +13,9 @@ class Flags(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """The flags, and what is left over. Ends the process for a flag that does not exist."""
-        flags = set(_FLAG.findall(self.format_help()))
-        for argument in args or ():
+        flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", self.format_help()))
+        for argument in takewhile(lambda argument: argument != "--", args or ()):
             flag = argument.partition("=")[0]
-            if flag == "--":
-                break
             if flag.startswith("--") and not any(one.startswith(flag) for one in flags):
                 self._unknown("flag", flag, flags)
         return super().parse_known_args(args, namespace)

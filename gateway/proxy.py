@@ -46,13 +46,10 @@ class Proxy:
         metrics: Metrics,
         access_log: AccessLog,
     ) -> None:
-        self._limits = config.limits
-        self._sessions = sessions
-        self._metrics = metrics
-        self._access_log = access_log
+        self._limits, self._sessions, self._guards = config.limits, sessions, guards
+        self._metrics, self._access_log = metrics, access_log
         self._admission = Admission(config, pools, links)
         self.heads = self._admission.heads
-        self._guards = guards
         own, bytes_max = sessions.own, config.limits.inspected_body_bytes_max
         self._own = None if own is None else OwnTasksGuard(own, sessions, bytes_max)
         self._answerer = Answerer(sessions, config.index, metrics, asyncio.get_running_loop().time)

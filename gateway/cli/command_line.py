@@ -24,9 +24,6 @@ from gateway.operate import log_format
 
 INTERRUPTED: Final = 130
 SESSION_ID: Final = " For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
-_SERVER: Final = """\
-  URL                   the server, with its path: http://127.0.0.1:3001/mcp
-  -- COMMAND [ARG...]   or the command that starts it, if it speaks over stdio"""
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
 
 
@@ -46,7 +43,9 @@ def parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
     flags = Flags(
         prog=f"taskgate {name}",
         usage=f"taskgate {name} [flags] URL\n       taskgate {name} [flags] -- COMMAND [ARG...]",
-        description=f"{description}\n\n{_SERVER}",
+        description=f"{description}\n\n"
+        "  URL                   the server, with its path: http://127.0.0.1:3001/mcp\n"
+        "  -- COMMAND [ARG...]   or the command that starts it, if it speaks over stdio",
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -93,11 +92,10 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
     """The exit status of `work`: `failed` if it raises an error that has words, `interrupted` if a signal ended it."""
 
     async def run() -> int:
-        task = asyncio.current_task()
-        assert task is not None
+        task = asyncio.create_task(work)
         for number in (signal.SIGINT, signal.SIGTERM):  # the first one: nothing interrupts tidying up
             asyncio.get_running_loop().add_signal_handler(number, lambda: task.cancelling() or task.cancel())
-        return await work
+        return await task
 
     log_format.set_up(config.Log(level="error", format="text"))
     logging.disable(logging.WARNING)

@@ -24,7 +24,6 @@ from gateway.mcp import jsonrpc, sse
 from gateway.transport.tls import unreachable, unusable
 
 REVISION: Final = "2025-11-25"
-INFO: Final = {"name": "taskgate", "version": "1"}
 ANSWER_BYTES_MAX: Final = 64 * 2**20
 DEPTH_MAX: Final = 100  # of JSON. To compare or to write a deeper value can end in a RecursionError
 REDIRECTS_MAX: Final = 5
@@ -35,8 +34,6 @@ _numbers: Final = count(1)  # the ids of requests: a command has one session for
 _PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
 _LOOK_S: Final = 3.0  # for each request that looks for the reason of a failure
 _NEXT: Final = "2026-07-28"
-_OLD: Final = "speaks HTTP+SSE of 2024-11-05, the old transport, and not Streamable HTTP"
-_METADATA: Final = re.compile(r'resource_metadata="([^"]*)"')
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 _DOCUMENT_BYTES_MAX: Final = 2**20
 _Metadata: Final = msgspec.defstruct("_Metadata", [("authorization_servers", list[str] | None, None)])
@@ -128,11 +125,8 @@ class Client:
     """One session, or none if the server has none. Raises NotAnswered if there can be no connections."""
 
     def __init__(self, target: Target, session_id: str = "", revision: str = "") -> None:
-        self.target = target
-        self.session_id = session_id
-        self.revision = revision
-        self.requests = 0
-        self.received_bytes = 0
+        self.target, self.session_id, self.revision = target, session_id, revision
+        self.requests = self.received_bytes = 0
         try:
             tls = ssl.create_default_context(cafile=target.ca) if target.url.startswith("https:") else True
         except OSError as error:
@@ -155,7 +149,7 @@ class Client:
 
     async def initialize(self) -> Json:
         """Open a session. Returns the result of `initialize`. Raises NotAnswered."""
-        params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": INFO}
+        params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": {"name": "taskgate", "version": "1"}}
         said = await self.ask("initialize", params, _Opened)
         self._opened = True
         self.revision = said["protocolVersion"]
@@ -290,8 +284,7 @@ async def opened(client: Client, command: str) -> Json:
     try:
         return await client.initialize()
     except NotAnswered as refused:
-        words = await _why(client, command, refused)
-        raise NotAnswered(words) from None
+        raise NotAnswered(await _why(client, command, refused)) from None
 
 
 async def _why(client: Client, command: str, refused: NotAnswered) -> str:
@@ -304,15 +297,14 @@ async def _why(client: Client, command: str, refused: NotAnswered) -> str:
         return f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there"
     if refused.code:
         return str(refused)
-    others = [each for path in _PATHS if (each := str(URL(url).with_path(path))) != url]
-    if found := [each for each in others if await _is_mcp(client, each)]:
-        there = " or ".join(f"taskgate {command} {each}" for each in found)
+    others = [other for path in _PATHS if (other := str(URL(url).with_path(path))) != url]
+    if there := " or ".join([f"taskgate {command} {other}" for other in others if await _is_mcp(client, other)]):
         return f"{url} is not MCP, but another path of it is: {there}"
     for old, where in ((url, ""), (str(URL(url).with_path("/sse")), " is not MCP, but /sse there")):
         if await _is_old(client, old):
-            return f"{url}{where} {_OLD}: taskgate passes it on, and filters nothing there"
-    said = misplaced(status, "", url, URL(url).path)  # of a 404; redirects were followed
-    hint = f"; {said}" if said else ""
+            speaks = f"{url}{where} speaks HTTP+SSE of 2024-11-05, the old transport, and not Streamable HTTP"
+            return f"{speaks}: taskgate passes it on, and filters nothing there"
+    hint = f"; {said}" if (said := misplaced(status, "", url, URL(url).path)) else ""  # of a 404
     return f"{refused}{hint}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there."
 
 
@@ -351,7 +343,7 @@ async def _is_next(client: Client) -> bool:
 async def _authority(client: Client, refused: NotAnswered) -> str:
     """Which authorization server gives a token, and how to bring it."""
     url = URL(client.target.url)
-    said = _METADATA.search(refused.fields.get("WWW-Authenticate", ""))
+    said = re.search(r'resource_metadata="([^"]*)"', refused.fields.get("WWW-Authenticate", ""))
     candidates = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
     who = "It does not say which server gives tokens."
     for candidate in candidates:

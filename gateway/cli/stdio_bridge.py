@@ -55,8 +55,7 @@ class _Bridge:
                 message = jsonrpc.parse(line)
                 ids = [bytes(message.id)] if message is not None and message.is_response else []
                 for one in ids if message is not None or b'"jsonrpc"' not in line else list(self._waiting):
-                    waiting = self._waiting.pop(one, None)
-                    if waiting is not None and not waiting.done():
+                    if waiting := self._waiting.pop(one, None):
                         waiting.set_result(line)
 
     async def post(self, request: web.Request) -> web.Response:
@@ -85,20 +84,18 @@ class _Bridge:
         self._reading.cancel()
         await asyncio.wait({self._reading})
         self._stdin.close()
-
-        async def drop() -> None:
-            while await self._stdout.read(2**18):
-                pass
-
-        # Behind a pipe that is full, or that another process holds open, asyncio sees no end.
-        ends = {asyncio.create_task(self._process.wait()), asyncio.create_task(drop())}
-        _, running = await asyncio.wait(ends, timeout=STOP_S)
-        if running:
+        try:
+            await asyncio.wait_for(self._ended(), STOP_S)
+        except TimeoutError:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            _, running = await asyncio.wait(ends, timeout=STOP_S)
-        for task in running:  # what has left the group may hold the pipe
-            task.cancel()
+            with suppress(TimeoutError):  # what has left the group may hold the pipe
+                await asyncio.wait_for(self._ended(), STOP_S)
+
+    async def _ended(self) -> None:
+        while await self._stdout.read(2**18):  # behind a pipe that is full asyncio sees no end
+            pass
+        await self._process.wait()
 
 
 @asynccontextmanager

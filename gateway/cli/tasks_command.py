@@ -20,7 +20,6 @@ from gateway.config import IndexLimits
 from gateway.query.criteria import CRITERIA, INSTANT, Criterion, NotAllowed
 
 WATCH_S: Final = 2.0
-_AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -52,7 +51,7 @@ def _flag(name: str) -> str:
 
 def _value(flags: ArgumentParser, criterion: Criterion, text: str) -> Any:
     value: Any = text.split(",") if criterion.kind.is_list else text
-    if criterion.kind is INSTANT and (ago := _AGO.fullmatch(text)):
+    if criterion.kind is INSTANT and (ago := re.fullmatch(r"([0-9]{1,6})([smhdw])", text)):
         then = datetime.fromtimestamp(time.time(), UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         value = then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     try:
@@ -73,9 +72,8 @@ async def _show(given: Namespace, criteria: Json) -> int:
                 before: dict[str, Json] | None = None
                 while True:
                     page = page or await client.page(params)
-                    tasks = page.tasks
-                    if given.all:
-                        tasks = [task async for each in client.pages(params, page) for task in each.tasks]
+                    pages = [each async for each in client.pages(params, page)] if given.all else [page]
+                    tasks = [task for each in pages for task in each.tasks]
                     _print(tasks, page.total, before, given, hint)
                     if not given.watch:
                         return 0
@@ -87,14 +85,12 @@ async def _show(given: Namespace, criteria: Json) -> int:
             raise NotAnswered(words) from None
 
 
-async def _begun(
-    stack: AsyncExitStack, target: Target, session_id: str, params: Json
-) -> tuple[Client, TaskPage | None, str]:
+async def _begun(stack: AsyncExitStack, to: Target, session: str, params: Json) -> tuple[Client, TaskPage | None, str]:
     """A client of who filters, the server or a gateway in front; a first page, if there; words for an empty list."""
     # No other revision has tasks. Without it a server takes the client for one of 2025-03-26.
-    client = await stack.enter_async_context(Client(target, session_id, REVISION if session_id else ""))
+    client = await stack.enter_async_context(Client(to, session, REVISION if session else ""))
     page: TaskPage | None = None
-    if session_id:  # a gateway answers what a server cannot: the total
+    if session:  # a gateway answers what a server cannot: the total
         page = await client.page(params)
         filters = page.total is not None
         hint = "" if filters or page.tasks else " The server lists none: ask at the gateway that your client uses."
@@ -107,14 +103,12 @@ async def _begun(
         hint = command_line.SESSION_ID * bool(client.session_id)
     if not filters:
         client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))
-        page = None
-    return client, page, hint
+    return client, page if filters else None, hint
 
 
 def _print(tasks: list[Json], total: int | None, before: dict[str, Json] | None, given: Namespace, hint: str) -> None:
     if given.json:
-        for task in tasks:
-            print(json.dumps(task))
+        sys.stdout.writelines(f"{json.dumps(task)}\n" for task in tasks)
         return
     columns = table.columns_of(sys.stdout)
     if tasks:

@@ -113,8 +113,7 @@ class Probe:
         self.learned: Json = {"command" if target.command else "url": target.name}
         self.lines: list[str] = []
         self.unfinished: list[Json] = []  # as the gateway has listed them last
-        self._target = target
-        self._given = given
+        self._target, self._given = target, given
         self._columns = None if given.json else columns_of(sys.stderr)
 
     def show(self, progress: str) -> None:
@@ -131,15 +130,14 @@ class Probe:
 
     async def run(self) -> None:
         """Learn all that can be learned in the time that is given. Raises NotAnswered, TimeoutError."""
-        session_id = self._given.session
         async with AsyncExitStack() as stack, asyncio.timeout(self._given.seconds):  # it ends no tidying up
             fresh = await stack.enter_async_context(Client(self._target))
             await self._meet(fresh)
             if not self.learned["lists"] or self.learned["filters"] == "declared":
                 return
             client = fresh
-            if session_id:
-                client = await stack.enter_async_context(Client(fresh.target, session_id, fresh.revision))
+            if self._given.session:
+                client = await stack.enter_async_context(Client(fresh.target, self._given.session, fresh.revision))
             first = await self._read(client)
             self._learn("by_hand", first.fact())
             self._learn("statuses", first.statuses)
@@ -194,10 +192,9 @@ class Probe:
         return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
 
     async def _filtered(self, name: str, client: Client, app: App) -> None:
-        before, asked = client.received_bytes, app.metrics.made()
+        before, made = client.received_bytes, app.metrics.made()
         self.unfinished, _, total = await client.page(CRITERIA)
-        cost = {"bytes": client.received_bytes - before, "tasks": total, "asked": app.metrics.made() - asked}
-        self._learn(name, cost)
+        self._learn(name, {"bytes": client.received_bytes - before, "tasks": total, "asked": app.metrics.made() - made})
 
     async def _create(self, client: Client) -> str:
         tool = self._given.create
@@ -257,9 +254,7 @@ def order(first: ByHand, second: ByHand) -> str | None:
         rising = sorted(instant for instant in instants if instant is not None)
         if len(set(rising)) > 1 and instants in (rising, rising[::-1]):
             return rises if instants == rising else falls
-    if len(again) < 2:
-        return None
-    return "by id" if again == sorted(again) else "none to be seen"
+    return None if len(again) < 2 else "by id" if again == sorted(again) else "none to be seen"
 
 
 def instants_move(first: ByHand, second: ByHand) -> bool | None:
@@ -293,10 +288,9 @@ def agree(listed: Json, got: Json, moving: bool) -> bool:
 
 def seen_by_others(mine: ByHand, theirs: list[Json]) -> str | None:
     """What another session sees of the tasks; None if there are none."""
-    if not mine.tasks:
-        return None
-    seen = sum(str(task.get("taskId")) in mine.by_id for task in theirs)
-    return "none" if not seen else "all" if seen == len(theirs) and theirs else "some"
+    ids = mine.by_id
+    seen = [str(task.get("taskId")) in ids for task in theirs]
+    return None if not ids else "none" if not any(seen) else "all" if all(seen) else "some"
 
 
 def verdict(learned: Json) -> tuple[bool | None, str]:

@@ -14,11 +14,8 @@ from aiohttp import web
 
 from gateway.cli.table import Json
 
-PAGE_SIZE: Final = 10  # tasks, as in both SDKs
 HISTORY_DAYS: Final = 5
 UNFINISHED: Final = ("working", "input_required")
-
-_SESSIONS_MAX: Final = 100  # beyond it the oldest is forgotten
 _SESSION: Final = "Mcp-Session-Id"
 _MESSAGES: Final = {
     "working": (None, "Reading sources", "Comparing 14 papers", "Writing the summary"),
@@ -55,12 +52,8 @@ def history(rng: random.Random, count: int, until_ms: int) -> Iterator[Json]:
         yield task if message is None else {**task, "statusMessage": message}
 
 
-class RpcError(Exception):
-    """A JSON-RPC error: its code and its message."""
-
-
 class Tasks:
-    """Those of one session, in the order of their creation."""
+    """Those of one session, in the order of their creation. A ValueError has the code and the message of JSON-RPC."""
 
     def __init__(self, page_size: int) -> None:
         self.all: list[Json] = []
@@ -77,24 +70,21 @@ class Tasks:
     def update(self, task_id: object, status: str, message: str) -> Json:
         task = self.get(task_id)
         if task["status"] not in UNFINISHED:
-            raise RpcError(-32602, f"Cannot change a task in terminal status '{task['status']}'")
-        now = timestamp(time.time_ns() // 1_000_000)
-        task.update(status=status, lastUpdatedAt=now, statusMessage=message)
+            raise ValueError(-32602, f"Cannot change a task in terminal status '{task['status']}'")
+        task.update(status=status, lastUpdatedAt=timestamp(time.time_ns() // 1_000_000), statusMessage=message)
         return task
 
     def _find(self, task_id: object, otherwise: str) -> int:
         if not isinstance(task_id, str) or task_id not in self._offsets:
-            raise RpcError(-32602, f"{otherwise}: {task_id}" if isinstance(task_id, str) else otherwise)
+            raise ValueError(-32602, f"{otherwise}: {task_id}" if isinstance(task_id, str) else otherwise)
         return self._offsets[task_id]
 
     def result(self, method: str, params: Json) -> Json:
         match method:
             case "initialize":
-                return {
-                    "protocolVersion": "2025-11-25",
-                    "capabilities": {"tasks": {"list": {}, "cancel": {}}},
-                    "serverInfo": {"name": "legacy-research", "version": "1.0.0"},
-                }
+                can: Json = {"tasks": {"list": {}, "cancel": {}}}
+                about = {"name": "legacy-research", "version": "1.0.0"}
+                return {"protocolVersion": "2025-11-25", "capabilities": can, "serverInfo": about}
             case "ping":
                 return {}
             case "tasks/list":
@@ -107,30 +97,29 @@ class Tasks:
                 return self.get(params.get("taskId"))
             case "tasks/cancel":
                 return self.update(params.get("taskId"), "cancelled", "The task was cancelled by request.")
-        raise RpcError(-32601, "Method not found")
+        raise ValueError(-32601, "Method not found")
 
 
 class LegacyServer:
     """The server: make it, `start` it, `stop` it. `tasks` is the number of tasks in a new session."""
 
-    def __init__(self, tasks: int = 240, page_size: int = PAGE_SIZE, sessions_max: int = _SESSIONS_MAX) -> None:
+    page_size = 10  # tasks, as in both SDKs
+    sessions_max = 100  # beyond it the oldest is forgotten
+
+    def __init__(self, tasks: int = 240) -> None:
         self.counts: Counter[str] = Counter()  # messages by method
         self.sessions: dict[str, Tasks] = {}  # the oldest first
         self._tasks = tasks
-        self._page_size = page_size
-        self._sessions_max = sessions_max
         self._rng = random.Random(14)
         # With cancellation an answer ends when its client leaves.
         server = web.Server(self.handle, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
+        self.stop = self._runner.cleanup
 
     async def start(self) -> str:
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}/mcp"
-
-    async def stop(self) -> None:
-        await self._runner.cleanup()
 
     def load(self, count: int) -> None:
         """Give the session opened last a history."""
@@ -152,8 +141,7 @@ class LegacyServer:
         if request.path != "/mcp":
             return web.Response(status=404)
         if request.method == "DELETE":
-            session = self.sessions.pop(request.headers.get(_SESSION, ""), None)
-            return web.Response(status=404 if session is None else 200)
+            return web.Response(status=200 if self.sessions.pop(request.headers.get(_SESSION, ""), None) else 404)
         if request.method != "POST":
             return web.Response(status=405, headers={"Allow": "POST, DELETE"})
         try:
@@ -165,10 +153,10 @@ class LegacyServer:
         self.counts[method] += 1
         session_id = request.headers.get(_SESSION, "")
         if method == "initialize":
-            if len(self.sessions) == self._sessions_max:
+            if len(self.sessions) == self.sessions_max:
                 del self.sessions[next(iter(self.sessions))]
             session_id = uuid.uuid4().hex
-            self.sessions[session_id] = Tasks(self._page_size)
+            self.sessions[session_id] = Tasks(self.page_size)
             self.load(self._tasks)
         if session_id not in self.sessions:
             return web.Response(status=404 if session_id else 400, text="this session does not exist")
@@ -178,6 +166,6 @@ class LegacyServer:
         answer = {"jsonrpc": "2.0", "id": message["id"]}
         try:
             answer["result"] = self.sessions[session_id].result(method, params)
-        except RpcError as error:
+        except ValueError as error:
             answer["error"] = dict(zip(("code", "message"), error.args, strict=True))
         return web.Response(body=orjson.dumps(answer), content_type="application/json", headers=headers)

@@ -15,19 +15,13 @@ from gateway import config
 from gateway.app import App
 from gateway.cli.mcp_client import Client, Target
 from gateway.cli.table import Json, table
-from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, timestamp
+from gateway.demo.legacy import UNFINISHED, LegacyServer, timestamp
 
 CHANGE_EVERY_S: Final = 2.0
 PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free
 _COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
 # As it can be typed here: `make run` leaves it out of the PATH.
 _TASKGATE: Final = "taskgate" if shutil.which("taskgate") else os.path.relpath(f"{sys.prefix}/bin/taskgate")
-_FAREWELL: Final = f"""
-While taskgate runs, {{page}} is the page for operators.
-Two things to try:
-
-  {_TASKGATE} demo       the same, and it stays: open the page
-  {_TASKGATE} try URL    what it saves at a server of yours"""
 
 
 async def demo(once: bool) -> int:
@@ -47,9 +41,23 @@ async def demo(once: bool) -> int:
         criteria = {"status": list(UNFINISHED), "createdAfter": timestamp(time.time_ns() // 1_000_000 - 86_400_000)}
         right = await show(legacy, direct, client, criteria, settings.index.max_age)
         if once:
-            print(_FAREWELL.format(page=f"http://{admin}/"))
+            print(
+                f"\nWhile taskgate runs, http://{admin}/ is the page for operators.\nTwo things to try:\n\n"
+                f"  {_TASKGATE} demo       the same, and it stays: open the page\n"
+                f"  {_TASKGATE} try URL    what it saves at a server of yours"
+            )
         else:
-            print(_invitation(client, criteria, server_url, f"http://{admin}/"))
+            url, session = client.target.url, client.session_id
+            # curl asks a proxy of the environment even for a loopback address.
+            around = "--noproxy '*' " if urllib.request.getproxies() else ""
+            print(
+                f"\n  taskgate    {url}\n  the server  {server_url}\n  the page    http://{admin}/\n\n"
+                f"A task changes every {CHANGE_EVERY_S:g} s. Two things to try in another terminal:\n\n"
+                f"  {_TASKGATE} tasks --watch --status {','.join(UNFINISHED)} \\\n    --session {session} {url}\n\n"
+                f"  curl -sS {url} -H 'Content-Type: application/json' \\\n"
+                f"    {around}-H 'Mcp-Session-Id: {session}' -d '\n"
+                f"{_request(client, criteria, indent='    ')}' | python3 -m json.tool\n\nCtrl-C ends it."
+            )
             with suppress(asyncio.CancelledError):
                 await legacy.keep_changing(CHANGE_EVERY_S)
             print("\nStopped.")
@@ -63,7 +71,7 @@ async def show(legacy: LegacyServer, direct: Client, gateway: Client, criteria: 
     second, second_cost = await _listed(legacy, gateway, criteria, f"with taskgate: again within {max_age_s:g} s")
     tasks = legacy.sessions[gateway.session_id]
     print(
-        f"\nAn MCP server has {len(tasks.all)} tasks. It lists {PAGE_SIZE} at a time, and cannot filter them.\n"
+        f"\nAn MCP server has {len(tasks.all)} tasks. It lists {legacy.page_size} at a time, and cannot filter them.\n"
         "Which tasks of the last 24 hours are not finished? Ask taskgate in front of it:\n\n"
         f"{_request(gateway, criteria, indent='  ')}\n\n"
         f"The answer has {len(first)} tasks, the latest change first:\n",
@@ -103,21 +111,6 @@ def _request(gateway: Client, criteria: Json, indent: str) -> str:
     head = json.dumps(message).removesuffix("}}")
     members = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in criteria.items()]
     return indent + head + f"\n{indent}  " + f",\n{indent}  ".join(members) + "}}"
-
-
-def _invitation(gateway: Client, criteria: Json, server_url: str, page: str) -> str:
-    # curl asks a proxy of the environment even for a loopback address.
-    direct = "--noproxy '*' " if urllib.request.getproxies() else ""
-    return (
-        f"\n  taskgate    {gateway.target.url}\n  the server  {server_url}\n  the page    {page}\n\n"
-        f"A task changes every {CHANGE_EVERY_S:g} s. Two things to try in another terminal:\n\n"
-        f"  {_TASKGATE} tasks --watch --status {','.join(UNFINISHED)} \\\n"
-        f"    --session {gateway.session_id} {gateway.target.url}\n\n"
-        f"  curl -sS {gateway.target.url} -H 'Content-Type: application/json' \\\n"
-        f"    {direct}-H 'Mcp-Session-Id: {gateway.session_id}' -d '\n"
-        f"{_request(gateway, criteria, indent='    ')}' | python3 -m json.tool\n\n"
-        "Ctrl-C ends it."
-    )
 
 
 def _free_ports() -> list[int]:

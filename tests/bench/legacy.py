@@ -58,7 +58,8 @@ class Counted(LegacyServer):
 
 
 async def main() -> None:
-    server = Counted(tasks=0, page_size=int(sys.argv[1]))
+    server = Counted(tasks=0)
+    server.page_size = int(sys.argv[1])
     server.page_s = float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.0
     await child.serve({"url": await server.start()}, server.answer)
 
