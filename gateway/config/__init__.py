@@ -30,6 +30,6 @@ from gateway.config.yaml_document import ConfigError, StartError
 
 __all__ = [
     "LEVELS", "Address", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits", "Limits", "Log",
-    "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Upstream", "UpstreamTls", "Url", "admin_address", "bracketed",
-    "for_upstream", "load", "load_stdio", "parse",
+    "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Upstream", "UpstreamTls", "Url", "admin_address",
+    "bracketed", "for_upstream", "load", "load_stdio", "parse",
 ]  # fmt: skip

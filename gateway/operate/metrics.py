@@ -175,7 +175,6 @@ class Metrics(Collector):
         }
         self._requests, self._made, self._queries = (counts[n] for n in ("requests", "upstream_requests", "queries"))
         self._failures, self._rpc_errors = counts["failures"], counts["jsonrpc_errors"]
-        self._spared_requests, self._spared_bytes = counts["spared_requests"], counts["spared_bytes"]
         self.drifted, self.crawl_page = counts["drifting_requests"].count, counts["crawl_pages"].count
         self.connection_refused, self.store_failed = counts["connections_refused"].count, counts["store_failures"].count
         self.handshake_failed = counts["tls_handshake_failures"].count
@@ -221,8 +220,8 @@ class Metrics(Collector):
     def query(self, ended: EndedQuery) -> None:
         self._queries[ended.upstream, ended.outcome] += 1
         if ended.outcome not in UNANSWERED:
-            self._spared_requests[(ended.upstream,)] += ended.spared_requests
-            self._spared_bytes[(ended.upstream,)] += ended.spared_bytes
+            self._counts["spared_requests"][(ended.upstream,)] += ended.spared_requests
+            self._counts["spared_bytes"][(ended.upstream,)] += ended.spared_bytes
         self.recent.query(**asdict(ended))
 
     def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
@@ -236,8 +235,8 @@ class Metrics(Collector):
         """What queries have spared, at all upstreams together."""
         answered = [(outcome, count) for (_, outcome), count in self._queries.items() if outcome not in UNANSWERED]
         return {
-            "requests": sum(self._spared_requests.values()),
-            "bytes": sum(self._spared_bytes.values()),
+            "requests": sum(self._counts["spared_requests"].values()),
+            "bytes": sum(self._counts["spared_bytes"].values()),
             "queries": sum(count for _, count in answered),
             "at_once": sum(count for outcome, count in answered if outcome == "index"),
         }

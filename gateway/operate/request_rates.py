@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from operator import sub
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from gateway.operate.metrics import SECONDS, Metrics
 from gateway.operate.recent_failures import Reason
@@ -15,13 +15,11 @@ SLOTS: Final = (12, 60)  # of 1 and 5 minutes
 
 _NONE: Final = (0,) * (len(SECONDS) + 1)
 
-Each: TypeAlias = Mapping[str, int]
-
 
 class _Sample(NamedTuple):
     at: float
-    requests: Each
-    faults: Each
+    requests: Mapping[str, int]
+    faults: Mapping[str, int]
     answers: Mapping[str, tuple[int, ...]]
     reasons: Mapping[Reason, int]
 

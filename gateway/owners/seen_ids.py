@@ -74,12 +74,12 @@ class Owners:
     apart = False  # the tasks of callers are kept apart (task_owners.py)
 
     def __init__(self, limits: IndexLimits) -> None:
-        self.stored: Stored[OwnerKey, SeenIds] = Stored(_space_in(limits))
-        self._find_again = limits.find_again
+        self.stored: Stored[OwnerKey, SeenIds] = Stored(Space(0, 0, 0.0))
+        self.take_over(limits, ())
 
     def take_over(self, limits: IndexLimits, changed: Collection[str]) -> None:
         """Take over other limits. The names in `changed` mean other servers from now on."""
-        self.stored.space = _space_in(limits)
+        self.stored.space = Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, IDLE_S)
         self._find_again = limits.find_again
         for owner in [seen.key for seen in self.stored.all() if seen.key[0] in changed]:
             self.stored.take_out(owner)
@@ -132,7 +132,3 @@ class Owners:
         """A session has ended, for every caller."""
         for owner in [seen.key for seen in self.stored.all() if seen.key[-1] and seen.key[:3] == key.of_all]:
             self.stored.take_out(owner)
-
-
-def _space_in(limits: IndexLimits) -> Space:
-    return Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, IDLE_S)
