@@ -113,8 +113,7 @@ class Document:
 
     def mapping(self, kind: Any, node: yaml.MappingNode, path: str) -> object:
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
-        lines: dict[str, int] = {}
-        values: dict[str, Any] = {}
+        lines, values = dict[str, int](), dict[str, Any]()
         for key_node, value_node in node.value:
             key, line = key_node.value, key_node.start_mark.line + 1
             inner = f"{path}.{key}".removeprefix(".")

@@ -136,9 +136,7 @@ class Page:
                 for name, (what, unit) in _LIMITS.items()
                 if f"{name}_max" in values
             ],
-            "queries": list(metrics.recent.queries),
-            "requests": list(metrics.recent.requests),
-            "failures": list(metrics.recent.failures),
+            **{name: list(getattr(metrics.recent, name)) for name in ("queries", "requests", "failures")},
         }
         return {"verdict": _verdict(shown), **shown}
 
