@@ -49,9 +49,7 @@ class Interceptor:
         sessions: Sessions,
         misspelt: tuple[str, ...] = (),
     ) -> None:
-        self._sessions = sessions
-        self._caller = caller
-        self._exchange = exchange
+        self._sessions, self._caller, self._exchange = sessions, caller, exchange
         self._method = None if message is None else message.method
         self._session_id: bytes | None = None  # of the session that `initialize` opens
         self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread

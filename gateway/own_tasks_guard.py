@@ -39,8 +39,17 @@ class OwnTasksGuard:
 
         Raises GatewayError; UnknownTask for another's.
         """
-        _check_readable(exchange, message, self._body_bytes_max)
-        asked, owners = asked_for(message, exchange.request.taken), list[OwnerKey]()
+        request, headers = exchange.request, exchange.request.headers
+        kind = b",".join(headers.all(b"content-type")).lower()
+        if max(request.head.body_bytes, len(request.taken)) > self._body_bytes_max or not request.body.is_read:
+            raise Ambiguous(f"{GUARD}: the body is larger than limits.inspected_body_bytes_max, and cannot be read")
+        if request.taken and (
+            headers.tokens(b"content-encoding") not in ([], [b"identity"])
+            or (b"charset" in kind and not _UTF_8.search(kind))
+            or (message is None and b"json" in kind and not jsonrpc.looks_like_messages(request.taken))
+        ):
+            raise Ambiguous(f"{GUARD}: the body is encoded, or in another charset than UTF-8, and cannot be read")
+        asked, owners = asked_for(message, request.taken), list[OwnerKey]()
         if not (exchange.authenticates or caller.is_unique or caller.is_of_http_sse):  # else he is like any other
             owners = self._own.owners_of(caller.key)
         if message is not None and observations.is_observed(message) and caller.is_of_http_sse:
@@ -55,19 +64,6 @@ class OwnTasksGuard:
                 lives.lookups_failed[caller.upstream.name] += 1
             raise UnknownTask
         return owners
-
-
-def _check_readable(exchange: Exchange, message: Message | None, body_bytes_max: int) -> None:
-    request, headers = exchange.request, exchange.request.headers
-    kind = b",".join(headers.all(b"content-type")).lower()
-    if max(request.head.body_bytes, len(request.taken)) > body_bytes_max or not request.body.is_read:
-        raise Ambiguous(f"{GUARD}: the body is larger than limits.inspected_body_bytes_max, and cannot be read")
-    if request.taken and (
-        headers.tokens(b"content-encoding") not in ([], [b"identity"])
-        or (b"charset" in kind and not _UTF_8.search(kind))
-        or (message is None and b"json" in kind and not jsonrpc.looks_like_messages(request.taken))
-    ):
-        raise Ambiguous(f"{GUARD}: the body is encoded, or in another charset than UTF-8, and cannot be read")
 
 
 class OwnTasksInterceptor(Interceptor):

@@ -46,8 +46,7 @@ class StartError(Exception):
 
 class Document:
     def __init__(self, source: str, folder: Path, opens: bool) -> None:
-        self.source = source
-        self.folder = folder
+        self.source, self.folder = source, folder
         self.opens = opens  # whether the files that it names must be readable
         self.locations: dict[str, str] = {}  # of each value, by its path
         self.given: dict[str, str] = {}  # how it was given

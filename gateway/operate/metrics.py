@@ -152,7 +152,7 @@ class Metrics(Collector):
         self.began_at = self.reloaded_at
         self.lives: Lives | None = None
         """The tasks that were seen, if they are counted."""
-        self.gauges: list[Callable[[], dict[str, Gauge]]] = [self._own_gauges]
+        self.gauges: list[Callable[[], dict[str, Gauge]]] = []
         """At each scrape each returns gauges by name."""
         self._answers: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))  # for the page
         self._spans = {name: defaultdict[Any, list[float]](lambda: [0] * (len(SECONDS) + 2)) for name in _HISTOGRAMS}
@@ -244,18 +244,15 @@ class Metrics(Collector):
         if succeeded:
             self.reloaded_at = time()
 
-    def _own_gauges(self) -> dict[str, Gauge]:
-        succeeded, at = float(self.reload_succeeded), self.reloaded_at
-        return {
-            "config_last_reload_successful": ("1 if the last reload is in force, or there was none.", succeeded),
-            "config_last_reload_success_timestamp_seconds": ("When the configuration in force was read.", at),
-        }
-
     def collect(self) -> Iterator[Metric]:
         for name, (text, labels) in _COUNTERS.items():
             yield family(CounterMetricFamily, name, text, labels, self._counts[name].items())
         for name, (text, labels) in _HISTOGRAMS.items():
             yield histogram(name, text, labels, SECONDS, self._spans[name])
+        reloaded = "1 if the last reload is in force, or there was none."
+        yield GaugeMetricFamily("taskgate_config_last_reload_successful", reloaded, float(self.reload_succeeded))
+        read = "When the configuration in force was read."
+        yield GaugeMetricFamily("taskgate_config_last_reload_success_timestamp_seconds", read, self.reloaded_at)
         runs = (VERSION, platform.python_version()), 1.0
         yield family(GaugeMetricFamily, "build_info", "What runs; always 1.", "version python", [runs])
         for name, (text, value) in chain.from_iterable(read().items() for read in self.gauges):

@@ -26,8 +26,7 @@ class _Sample(NamedTuple):
 
 class Rates:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
-        self._metrics = metrics
-        self._clock = clock
+        self._metrics, self._clock = metrics, clock
         self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=SLOTS[-1] + 1)
         self._curves: dict[str, dict[str, list[int]]] = {}
 

@@ -78,10 +78,8 @@ class Page:
     """What the page shows. `read` tells what is so now."""
 
     def __init__(self, metrics: Metrics, read: Callable[[], Facts]) -> None:
-        self._metrics = metrics
-        self._read = read
-        self._rates = Rates(metrics)
-        self._tasks = SeenTasks(metrics)
+        self._metrics, self._read = metrics, read
+        self._rates, self._tasks = Rates(metrics), SeenTasks(metrics)
         metrics.registry.register(self._tasks)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:

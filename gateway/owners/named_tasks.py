@@ -55,8 +55,7 @@ def told_of(message: Message, data: bytes) -> list[object]:
 
     A request of a server's is about tasks of its client's, but for related ones.
     """
-    ids = _named(message, data, related_only=message.is_request)
-    return [None] if ids is None else ids
+    return [None] if (ids := _named(message, data, related_only=message.is_request)) is None else ids
 
 
 class Made(NamedTuple):

@@ -53,14 +53,13 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """The server has denied a task to a request of then, in the name of a caller who `had_it` or not."""
-        if not 0 < self.get(task_id, 0) < asked:
-            return
-        if not self.key[-1]:
+        is_news = 0 < self.get(task_id, 0) < asked
+        if is_news and not self.key[-1]:
             self[task_id] = DENIED
-            return
-        self._denials[task_id] += 1
-        if had_it or self._denials[task_id] == _DENIALS_MAX:
-            self.drop(task_id)
+        elif is_news:
+            self._denials[task_id] += 1
+            if had_it or self._denials[task_id] == _DENIALS_MAX:
+                self.drop(task_id)
 
     def since(self, at: int) -> list[tuple[str, int]]:
         """The ids that were first seen later than that, oldest first, without those that are denied."""

@@ -64,8 +64,7 @@ class OwnTasks(Owners):
     def __init__(self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str], None]) -> None:
         """`lost` is told of each task that was another's until now."""
         super().__init__(limits)
-        self._now = now
-        self._lost = lost
+        self._now, self._lost = now, lost
         self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
 
     def make(self, owners: Sequence[OwnerKey], made: Made) -> None:
@@ -73,9 +72,7 @@ class OwnTasks(Owners):
         if owners and len(made.id) <= ID_CHARS_MAX:
             self.give(owners, tuple(owners), made)
 
-    def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
-        """A resumed stream shows a caller that a task was made which has no owner here."""
-        self.make(owners, made)
+    claim = make  # a resumed stream shows a caller that a task was made which has no owner here
 
     def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
         """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
