@@ -74,10 +74,9 @@ class OwnTasksInterceptor(Interceptor):
     def __init__(
         self, exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions, his: list[OwnerKey]
     ) -> None:
-        """`his` are the owners of the caller's tasks."""
         super().__init__(exchange, caller, message, sessions)
         assert sessions.own is not None
-        self._own, self._owners = sessions.own, his
+        self._own, self._owners = sessions.own, his  # the owners of the caller's tasks
         self._request = message if message is not None and message.is_request else None
 
     def inspector(self, response: Response) -> Inspector | None:

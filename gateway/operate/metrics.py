@@ -150,10 +150,8 @@ class Metrics(Collector):
         self.recent = Recent(time)
         self.reload_succeeded, self.reloaded_at = True, time()
         self.began_at = self.reloaded_at
-        self.lives: Lives | None = None
-        """The tasks that were seen, if they are counted."""
-        self.gauges: list[Callable[[], dict[str, Gauge]]] = []
-        """At each scrape each returns gauges by name."""
+        self.lives: Lives | None = None  # of the tasks that were seen, if they are counted
+        self.gauges: list[Callable[[], dict[str, Gauge]]] = []  # at each scrape each returns gauges by name
         self._answers: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))  # for the page
         self._spans = {name: defaultdict[Any, list[float]](lambda: [0] * (len(SECONDS) + 2)) for name in _HISTOGRAMS}
         self._durations = self._spans["request_duration_seconds"]

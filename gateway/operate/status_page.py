@@ -67,11 +67,9 @@ class Facts(NamedTuple):
     gauges: Mapping[str, Gauge]
     upstreams: Sequence[dict[str, Any]]
     """The name, url and state of each: since when, and why; and the address for clients, if it has one."""
-    certificates: Mapping[str, Validity] = {}
-    """Those shown to upstreams, by name; the listener's under ""."""
+    certificates: Mapping[str, Validity] = {}  # those shown to upstreams, by name; the listener's under ""
     guards: GuardLimits | None = None
-    draining: tuple[float, float] | None = None
-    """Since when, and when the last connections are closed."""
+    draining: tuple[float, float] | None = None  # since when, and when the last connections are closed
 
 
 class Page:

@@ -71,8 +71,7 @@ class Stored(Generic[_K, _V]):
         self.size_bytes = 0
         self.space = space
         self._beside = beside  # what is stored there takes of the same space
-        self.on_use: Callable[[_V, float], None] | None = None
-        """Is told of each use of what is stored: when."""
+        self.on_use: Callable[[_V, float], None] | None = None  # is told of each use of what is stored: when
         self._by_key: OrderedDict[_K, _V] = OrderedDict()
 
     def get(self, key: _K) -> _V | None:
