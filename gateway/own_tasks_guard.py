@@ -35,10 +35,7 @@ class OwnTasksGuard:
         self._has_warned = False  # of callers who cannot be told apart
 
     async def check(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> list[OwnerKey]:
-        """Let no request pass that may be about another's task. Returns the owners of the caller's tasks.
-
-        Raises GatewayError; UnknownTask for another's.
-        """
+        """The owners of the caller's tasks. Raises GatewayError for a request that may be about another's task."""
         request, headers = exchange.request, exchange.request.headers
         kind = b",".join(headers.all(b"content-type")).lower()
         if max(request.head.body_bytes, len(request.taken)) > self._body_bytes_max or not request.body.is_read:

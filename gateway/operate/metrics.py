@@ -238,9 +238,7 @@ class Metrics(Collector):
 
     def reloaded(self, succeeded: bool) -> None:
         """The configuration was read anew: it is in force, or was refused."""
-        self.reload_succeeded = succeeded
-        if succeeded:
-            self.reloaded_at = time()
+        self.reload_succeeded, self.reloaded_at = succeeded, time() if succeeded else self.reloaded_at
 
     def collect(self) -> Iterator[Metric]:
         for name, (text, labels) in _COUNTERS.items():

@@ -32,8 +32,7 @@ class OwnIds(SeenIds):
         """`dropped` is told of each task that is no more this owner's."""
         super().__init__(key)
         self.id_bytes, self.ids_max = _ID_BYTES, IDS_OF_SESSION
-        self._dropped = dropped
-        self.ended = set[str]()
+        self._dropped, self.ended = dropped, set[str]()
 
     def oldest(self) -> str:
         return next((task_id for task_id in self if task_id in self.ended), super().oldest())
