@@ -54,8 +54,7 @@ class GatewayError(Exception):
     refuses = False  # whether it says no to who asks, and so nothing has failed
     text = ""  # unless another is given
     before: str | None = None  # what a client reads before the text, if not the reason
-    fields: Sequence[tuple[bytes, bytes]] = ()
-    """Header fields of the response, beside the fields of every error."""
+    fields: Sequence[tuple[bytes, bytes]] = ()  # of the response's header, beside those of every error
 
     def __init__(self, text: str = "") -> None:
         super().__init__(shown(text or self.text))

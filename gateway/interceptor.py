@@ -32,8 +32,6 @@ log = logging.getLogger("taskgate.request")
 # One of these stands in every event of interest. `\u` and `\/`: with escapes a name may be written in many ways.
 _MARKS: Final = (b"tasks/status", b'"error"', b"\\u", b"\\/", b"data: [", b"data:[")
 _AWAITED: Final = (*_MARKS, b'"result"')
-# For a JSON answer to a GET, which may be the metadata of a resource: servers write its head and its body together.
-_OFF_CHANCE: Final = Hold(DOCUMENT_BYTES_MAX, 0.5)
 
 
 class Interceptor:
@@ -49,9 +47,7 @@ class Interceptor:
         sessions: Sessions,
         misspelt: tuple[str, ...] = (),
     ) -> None:
-        self._sessions = sessions
-        self._caller = caller
-        self._exchange = exchange
+        self._sessions, self._caller, self._exchange = sessions, caller, exchange
         self._method = None if message is None else message.method
         self._session_id: bytes | None = None  # of the session that `initialize` opens
         self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread
@@ -83,8 +79,8 @@ class Interceptor:
             if is_well_known(caller.target):
                 unread = partial(log.warning, "an authorization document passed unread")
                 return Inspector(move.document, unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
-            # It may be the metadata of a resource, which may stand anywhere.
-            return Inspector(self._metadata, nothing, edits=True, hold=_OFF_CHANCE)
+            # It may be the metadata of a resource, anywhere; servers write its head and its body together.
+            return Inspector(self._metadata, nothing, edits=True, hold=Hold(DOCUMENT_BYTES_MAX, 0.5))
         is_initialize = pending.kind is RequestKind.INITIALIZE
         if kind != EVENT_STREAM and not (pending.may_tell or (is_initialize and kind == JSON)):
             return None

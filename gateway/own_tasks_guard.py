@@ -35,12 +35,18 @@ class OwnTasksGuard:
         self._has_warned = False  # of callers who cannot be told apart
 
     async def check(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> list[OwnerKey]:
-        """Let no request pass that may be about another's task. Returns the owners of the caller's tasks.
-
-        Raises GatewayError; UnknownTask for another's.
-        """
-        _check_readable(exchange, message, self._body_bytes_max)
-        asked, owners = asked_for(message, exchange.request.taken), list[OwnerKey]()
+        """The owners of the caller's tasks. Raises GatewayError for a request that may be about another's task."""
+        request, headers = exchange.request, exchange.request.headers
+        kind = b",".join(headers.all(b"content-type")).lower()
+        if max(request.head.body_bytes, len(request.taken)) > self._body_bytes_max or not request.body.is_read:
+            raise Ambiguous(f"{GUARD}: the body is larger than limits.inspected_body_bytes_max, and cannot be read")
+        if request.taken and (
+            headers.tokens(b"content-encoding") not in ([], [b"identity"])
+            or (b"charset" in kind and not _UTF_8.search(kind))
+            or (message is None and b"json" in kind and not jsonrpc.looks_like_messages(request.taken))
+        ):
+            raise Ambiguous(f"{GUARD}: the body is encoded, or in another charset than UTF-8, and cannot be read")
+        asked, owners = asked_for(message, request.taken), list[OwnerKey]()
         if not (exchange.authenticates or caller.is_unique or caller.is_of_http_sse):  # else he is like any other
             owners = self._own.owners_of(caller.key)
         if message is not None and observations.is_observed(message) and caller.is_of_http_sse:
@@ -57,19 +63,6 @@ class OwnTasksGuard:
         return owners
 
 
-def _check_readable(exchange: Exchange, message: Message | None, body_bytes_max: int) -> None:
-    request, headers = exchange.request, exchange.request.headers
-    kind = b",".join(headers.all(b"content-type")).lower()
-    if max(request.head.body_bytes, len(request.taken)) > body_bytes_max or not request.body.is_read:
-        raise Ambiguous(f"{GUARD}: the body is larger than limits.inspected_body_bytes_max, and cannot be read")
-    if request.taken and (
-        headers.tokens(b"content-encoding") not in ([], [b"identity"])
-        or (b"charset" in kind and not _UTF_8.search(kind))
-        or (message is None and b"json" in kind and not jsonrpc.looks_like_messages(request.taken))
-    ):
-        raise Ambiguous(f"{GUARD}: the body is encoded, or in another charset than UTF-8, and cannot be read")
-
-
 class OwnTasksInterceptor(Interceptor):
     """The interceptor of a caller who is kept apart: no event passes that names another's task, or is unread."""
 
@@ -78,10 +71,9 @@ class OwnTasksInterceptor(Interceptor):
     def __init__(
         self, exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions, his: list[OwnerKey]
     ) -> None:
-        """`his` are the owners of the caller's tasks."""
         super().__init__(exchange, caller, message, sessions)
         assert sessions.own is not None
-        self._own, self._owners = sessions.own, his
+        self._own, self._owners = sessions.own, his  # the owners of the caller's tasks
         self._request = message if message is not None and message.is_request else None
 
     def inspector(self, response: Response) -> Inspector | None:

@@ -3,10 +3,9 @@
 The structs of `model` are the specification: the type of a field carries the reader of its values.
 `yaml_document` walks the YAML and the structs together, and remembers where each value stands. It knows no other room.
 
-model          the sections, their keys and defaults
+model          the sections, their keys and defaults, and values that are wrong only together
 values         the readers of values: addresses, durations, sizes, names
 yaml_document  a YAML document: its values are read, each fault is noted with its location
-cross_checks   values that are wrong only together
 sources        a text, a file, standard input, the command line's flags
 """
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.config.cross_checks import changes, clashes, limits_clashes
-from gateway.config.model import Admin, Config, StdioConfig, Upstream
+from gateway.config.model import Admin, Config, StdioConfig, Upstream, changes, clashes, limits_clashes
 from gateway.config.values import Address, read_address, read_url
 from gateway.config.yaml_document import ConfigError, Document, quoted
 
@@ -79,7 +78,7 @@ def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
     for name, path, text, read in (
         ("upstream", "upstreams[0].url", url, read_url),
         ("listen", "listen", listen, read_address),
-        ("admin", "admin.listen", admin, read_address),
+        ("admin", "admin.listen", admin, lambda text: Admin(read_address(text))),
     ):
         if text is not None:
             document.locations[path], document.given[path] = f"--{name}", quoted(text)
@@ -88,7 +87,5 @@ def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
             except ValueError as error:
                 document.expected(str(error), path)
     document.check()
-    if "admin" in values:
-        values["admin"] = Admin(values["admin"])
     server = Upstream(name="upstream", url=values.pop("upstream"))
     return _checked(document, Config(upstreams=(server,), **values))

@@ -18,7 +18,6 @@ _SOCKET_BYTES_MAX: Final = 107  # sun_path has 108
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
-
 _Reader: TypeAlias = Callable[[object], object]
 
 

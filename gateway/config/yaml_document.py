@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
 import msgspec
 import yaml
 
-from gateway.config.cross_checks import Clash
-from gateway.config.model import GONE, Config
+from gateway.config.model import GONE, Clash, Config
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
 GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats
@@ -46,8 +45,7 @@ class StartError(Exception):
 
 class Document:
     def __init__(self, source: str, folder: Path, opens: bool) -> None:
-        self.source = source
-        self.folder = folder
+        self.source, self.folder = source, folder
         self.opens = opens  # whether the files that it names must be readable
         self.locations: dict[str, str] = {}  # of each value, by its path
         self.given: dict[str, str] = {}  # how it was given
@@ -72,12 +70,11 @@ class Document:
         """The struct of type `kind` in a YAML text; `_FAULTY` if it has a fault. `least` ends the error for no text."""
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
-        except RecursionError:
-            self.fail(self.location(1), "not YAML: nested too deeply")
-        except (yaml.YAMLError, ValueError, OverflowError) as error:  # a ValueError: the escape "\\UFFFFFFFF"
+        except (RecursionError, yaml.YAMLError, ValueError, OverflowError) as error:  # a ValueError: "\\UFFFFFFFF"
             mark = getattr(error, "problem_mark", None)
             line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
             problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+            problem = "nested too deeply" if isinstance(error, RecursionError) else problem
             words = [f"{words} (" for part, words in _YAML_FAULTS.items() if part in problem]
             self.fail(self.location(line + 1), f"not YAML: {''.join(words[:1])}{problem}{')' if words else ''}")
         if root is None or root.value == "":
@@ -113,8 +110,7 @@ class Document:
 
     def mapping(self, kind: Any, node: yaml.MappingNode, path: str) -> object:
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
-        lines: dict[str, int] = {}
-        values: dict[str, Any] = {}
+        lines, values = dict[str, int](), dict[str, Any]()
         for key_node, value_node in node.value:
             key, line = key_node.value, key_node.start_mark.line + 1
             inner = f"{path}.{key}".removeprefix(".")
@@ -166,7 +162,7 @@ class Document:
 
     def expanded(self, text: str, path: str) -> str | None:
         """Text with the values of its variables. None if one has no value; that fault is noted."""
-        faults = []
+        before = len(self.faults)
 
         def value_of(found: re.Match[str]) -> str:
             name, default, file = found.groups()
@@ -175,17 +171,15 @@ class Document:
                     return _secret(self.folder / file)
                 except (OSError, ValueError) as error:
                     why = error.strerror if isinstance(error, OSError) else error
-                    faults.append(f"a file of UTF-8 that can be read, of at most 64 KiB, as {file}: {why}")
+                    self.expected(f"a file of UTF-8 that can be read, of at most 64 KiB, as {file}: {why}", path)
             elif name is None:
-                faults.append("${NAME} or ${NAME:-default}, the name of letters, digits and _; or ${file:PATH}")
+                self.expected("${NAME} or ${NAME:-default}, the name of letters, digits and _; or ${file:PATH}", path)
             elif default is None and name not in os.environ:
-                faults.append(f"{name} in the environment, or a default as in ${{{name}:-default}}")
+                self.expected(f"{name} in the environment, or a default as in ${{{name}:-default}}", path)
             return os.environ.get(name or "") or (default or "")[2:]
 
         expanded = _VARIABLE.sub(value_of, text)
-        for fault in faults:
-            self.expected(fault, path)
-        return None if faults else expanded
+        return expanded if len(self.faults) == before else None
 
     def check(self, clashes: Iterable[Clash] = ()) -> None:
         """Raises ConfigError for all faults, these clashes among them."""

@@ -78,22 +78,24 @@ class AccessLog:
 
         Over stdio there is no exchange that tells the `code` of a JSON-RPC error, and the id of the task that was made.
         """
-        upstream, is_whole = caller.upstream.name if caller is not None else "", True
+        upstream, whole = caller.upstream.name if caller is not None else "", True
         if exchange is None:  # a status as over HTTP: an alert counts the gateway's own 502 and 504
             upstream, status = STDIO.upstream, 200 if error is None else error.status
-            method = "" if message is None else message.method or ""
+            what = "" if message is None else message.method or ""
         else:
-            status, is_whole = exchange.response.status or CLIENT_LEFT, exchange.response.finished
-            method, code, made = exchange.method_of(message), exchange.error_code, exchange.task_id
+            status, whole = exchange.response.status or CLIENT_LEFT, exchange.response.finished
+            what, code, made = exchange.method_of(message), exchange.error_code, exchange.task_id
             if error is not None:
                 code = None if isinstance(error, UpstreamRefused) else error.code
             if caller is not None and caller.drifts:
                 self._metrics.drifted(upstream)
-        said = upstream, kind, method, status, seconds, error, code, is_whole, message, made, exchange, caller
-        self._end(EndedRequest(*said))
+        ended = EndedRequest(upstream, kind, what, status, seconds, error, code, whole, message, made, exchange, caller)
+        self._end(ended)
 
     def _end(self, ended: EndedRequest) -> None:
-        message, caller, told = ended.message, ended.caller, why(ended) or _misplaced(ended)
+        message, caller = ended.message, ended.caller
+        is_fine = ended.status < 300 and ended.code is None and ended.error is None
+        told = {} if is_fine else why(ended) or _misplaced(ended)
         metrics, cause = self._metrics, None
         metrics.request(ended)
         if told:
@@ -137,8 +139,8 @@ def _misplaced(ended: EndedRequest) -> dict[str, object]:
     status, message, caller = ended.status, ended.message, ended.caller
     if ended.exchange is None or caller is None or message is None or not 300 <= status <= 404:
         return {}
-    location = ended.exchange.location
-    said = "" if status == 404 and message.method != "initialize" else caller.misplaced(status, location)
+    says = status != 404 or message.method == "initialize"
+    said = caller.misplaced(status, ended.exchange.location) if says else ""
     return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}: {said}"} if said else {}
 
 

@@ -43,8 +43,7 @@ async def serve(
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        is_ready = facts().draining is None
-        return web.Response(text="ready\n") if is_ready else web.Response(text="draining\n", status=503)
+        return web.Response(text="ready\n") if facts().draining is None else web.Response(text="draining\n", status=503)
 
     async def exposition(request: web.Request) -> web.Response:
         response = web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from itertools import accumulate, chain, product
 from time import monotonic, time
@@ -68,19 +69,19 @@ _KNOWN: Final = {
     "connections_refused": "connections_max descriptors",
     "tls_handshake_failures": "broken certificate cipher client_left not_tls plain_http timeout version",
 }
+_OF_ONE_LABEL: Final = (
+    "drifting_requests", "crawl_pages", "connections_refused", "tls_handshake_failures", "store_failures",
+)  # fmt: skip
 _BY_UPSTREAM: Final = ("crawl_pages", "spared_requests", "spared_bytes", "drifting_requests")
 
 # A client may send any method. Only these become values of the label; all others are `other`.
-_METHODS: Final = frozenset(
-    {
-        *("initialize", "ping", "tools/list", "tools/call", "prompts/list", "prompts/get", "completion/complete"),
-        *("resources/list", "resources/read", "resources/templates/list", "resources/subscribe"),
-        *("resources/unsubscribe", "logging/setLevel", "server/discover", "subscriptions/listen"),
-        *("tasks/list", "tasks/get", "tasks/cancel", "tasks/result"),
-        *("notifications/initialized", "notifications/cancelled", "notifications/progress"),
-        *("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"),
-    }
-)
+_METHODS_NAMED: Final = """
+initialize ping tools/list tools/call prompts/list prompts/get completion/complete resources/list resources/read
+resources/templates/list resources/subscribe resources/unsubscribe logging/setLevel server/discover
+subscriptions/listen tasks/list tasks/get tasks/cancel tasks/result notifications/initialized notifications/cancelled
+notifications/progress GET POST DELETE HEAD OPTIONS PUT PATCH
+"""
+_METHODS: Final = frozenset(_METHODS_NAMED.split())
 
 # The codes that JSON-RPC and MCP name, and -32000, the gateway's own. All others are `other`.
 _CODES: Final = frozenset({-32700, -32000, -32600, -32601, -32602, -32603, -32002, -32042})
@@ -89,6 +90,8 @@ _UNTRACED: Final = nullcontext()  # the spans of steps are made in `traces.py`
 
 Gauge: TypeAlias = tuple[str, float | Mapping[str, float]]
 """A help text, and a value; or values by upstream."""
+Table: TypeAlias = Mapping[Any, list[float]]
+"""How many took how long, by labels: counts by bucket, one for what is beyond all bounds, and the sum in seconds."""
 
 
 def named(method: str) -> str:
@@ -109,9 +112,10 @@ def family(kind: Callable[..., Any], name: str, text: str, labels: str, rows: It
     return cast(Metric, found)
 
 
-def buckets(bounds: Iterable[float], counts: Iterable[float]) -> list[tuple[str, float]]:
-    """The cumulative buckets of a histogram. The last one is for what is beyond all bounds."""
-    return list(zip([*map(floatToGoString, bounds), "+Inf"], accumulate(counts), strict=True))
+def histogram(name: str, text: str, labels: str, bounds: Iterable[float], table: Table) -> Metric:
+    shown = [*map(floatToGoString, bounds), "+Inf"]
+    rows = ((values, [*zip(shown, accumulate(spans[:-1]), strict=True)], spans[-1]) for values, spans in table.items())
+    return family(HistogramMetricFamily, name, text, labels, rows)
 
 
 class EndedRequest(Struct):
@@ -131,26 +135,9 @@ class EndedRequest(Struct):
     caller: "HttpCaller | None" = None  # over HTTP, if its upstream is known
 
 
-class _Durations:
-    """How many took how long: counts by bucket, the last one for what is beyond all buckets, and the sum in seconds."""
-
-    __slots__ = ("counts", "seconds")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS) + 1)
-        self.seconds = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.counts[bisect_left(SECONDS, seconds)] += 1
-
-
-class _ByLabels(defaultdict[tuple[str | int, ...], int]):
-    """The values of a counter, by those of its labels."""
-
-    def count(self, value: str) -> None:
-        """Count one more, where there is one label."""
-        self[(value,)] += 1
+def _add(durations: list[float], seconds: float) -> None:
+    durations[bisect_left(SECONDS, seconds)] += 1
+    durations[-1] += seconds
 
 
 class Metrics(Collector):
@@ -163,22 +150,22 @@ class Metrics(Collector):
         self.recent = Recent(time)
         self.reload_succeeded, self.reloaded_at = True, time()
         self.began_at = self.reloaded_at
-        self.lives: Lives | None = None
-        """The tasks that were seen, if they are counted."""
-        self.gauges: list[Callable[[], dict[str, Gauge]]] = [self._own_gauges]
-        """At each scrape each returns gauges by name."""
+        self.lives: Lives | None = None  # of the tasks that were seen, if they are counted
+        self.gauges: list[Callable[[], dict[str, Gauge]]] = []  # at each scrape each returns gauges by name
         self._answers: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))  # for the page
-        self._spans = {name: defaultdict[tuple[str, ...], _Durations](_Durations) for name in _HISTOGRAMS}
+        self._spans = {name: defaultdict[Any, list[float]](lambda: [0] * (len(SECONDS) + 2)) for name in _HISTOGRAMS}
         self._durations = self._spans["request_duration_seconds"]
-        self._counts = counts = {
-            name: _ByLabels(int, {(value,): 0 for value in _KNOWN.get(name, "").split()}) for name in _COUNTERS
-        }
+        self._counts = counts = {name: defaultdict[tuple[Any, ...], int](int) for name in _COUNTERS}
+        for counter, values in _KNOWN.items():
+            counts[counter].update({(value,): 0 for value in values.split()})
         self._requests, self._made, self._queries = (counts[n] for n in ("requests", "upstream_requests", "queries"))
         self._failures, self._rpc_errors = counts["failures"], counts["jsonrpc_errors"]
-        self._spared_requests, self._spared_bytes = counts["spared_requests"], counts["spared_bytes"]
-        self.drifted, self.crawl_page = counts["drifting_requests"].count, counts["crawl_pages"].count
-        self.connection_refused, self.store_failed = counts["connections_refused"].count, counts["store_failures"].count
-        self.handshake_failed = counts["tls_handshake_failures"].count
+        self.drifted, self.crawl_page, self.connection_refused, self.handshake_failed, self.store_failed = (
+            partial(self._count, counter) for counter in _OF_ONE_LABEL
+        )
+
+    def _count(self, counter: str, value: str) -> None:
+        self._counts[counter][(value,)] += 1
 
     def serves(self, upstreams: Collection[str], counts_tasks: bool, changed: Collection[str] = ()) -> None:
         """Show these upstreams from now on, with counts of 0; the `changed` ones are other servers."""
@@ -195,8 +182,8 @@ class Metrics(Collector):
         method = method if method in _METHODS else "other"  # as `named` has it, without the cost of a call
         self._requests[upstream, kind, method, ended.status] += 1
         durations, at = self._durations[upstream, kind, method], bisect_left(SECONDS, seconds)
-        durations.seconds += seconds
-        durations.counts[at] += 1
+        durations[at] += 1
+        durations[-1] += seconds
         if ended.is_whole and ended.error is None and method not in _WAIT:
             self._answers[upstream][at] += 1
         if ended.error is not None:
@@ -213,16 +200,16 @@ class Metrics(Collector):
 
     def responses(self, upstream: str) -> Callable[[float], None]:
         """A function that takes the seconds until a response of the upstream's began."""
-        return self._spans["upstream_response_seconds"][(upstream,)].add
+        return partial(_add, self._spans["upstream_response_seconds"][(upstream,)])
 
     def crawl(self, upstream: str, seconds: float) -> None:
-        self._spans["crawl_duration_seconds"][(upstream,)].add(seconds)
+        _add(self._spans["crawl_duration_seconds"][(upstream,)], seconds)
 
     def query(self, ended: EndedQuery) -> None:
         self._queries[ended.upstream, ended.outcome] += 1
         if ended.outcome not in UNANSWERED:
-            self._spared_requests[(ended.upstream,)] += ended.spared_requests
-            self._spared_bytes[(ended.upstream,)] += ended.spared_bytes
+            self._counts["spared_requests"][(ended.upstream,)] += ended.spared_requests
+            self._counts["spared_bytes"][(ended.upstream,)] += ended.spared_bytes
         self.recent.query(**asdict(ended))
 
     def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
@@ -236,8 +223,8 @@ class Metrics(Collector):
         """What queries have spared, at all upstreams together."""
         answered = [(outcome, count) for (_, outcome), count in self._queries.items() if outcome not in UNANSWERED]
         return {
-            "requests": sum(self._spared_requests.values()),
-            "bytes": sum(self._spared_bytes.values()),
+            "requests": sum(self._counts["spared_requests"].values()),
+            "bytes": sum(self._counts["spared_bytes"].values()),
             "queries": sum(count for _, count in answered),
             "at_once": sum(count for outcome, count in answered if outcome == "index"),
         }
@@ -246,29 +233,22 @@ class Metrics(Collector):
         """The requests of each upstream since the start, and how many answers were whole within each of `SECONDS`."""
         requests: dict[str, int] = defaultdict(int)
         for labels, count in self._requests.items():
-            requests[str(labels[0])] += count
+            requests[labels[0]] += count
         return requests, {upstream: tuple(counts) for upstream, counts in self._answers.items()}
 
     def reloaded(self, succeeded: bool) -> None:
         """The configuration was read anew: it is in force, or was refused."""
-        self.reload_succeeded = succeeded
-        if succeeded:
-            self.reloaded_at = time()
-
-    def _own_gauges(self) -> dict[str, Gauge]:
-        succeeded, at = float(self.reload_succeeded), self.reloaded_at
-        return {
-            "config_last_reload_successful": ("1 if the last reload is in force, or there was none.", succeeded),
-            "config_last_reload_success_timestamp_seconds": ("When the configuration in force was read.", at),
-        }
+        self.reload_succeeded, self.reloaded_at = succeeded, time() if succeeded else self.reloaded_at
 
     def collect(self) -> Iterator[Metric]:
         for name, (text, labels) in _COUNTERS.items():
             yield family(CounterMetricFamily, name, text, labels, self._counts[name].items())
         for name, (text, labels) in _HISTOGRAMS.items():
-            spans = self._spans[name].items()
-            rows = ((values, buckets(SECONDS, each.counts), each.seconds) for values, each in spans)
-            yield family(HistogramMetricFamily, name, text, labels, rows)
+            yield histogram(name, text, labels, SECONDS, self._spans[name])
+        reloaded = "1 if the last reload is in force, or there was none."
+        yield GaugeMetricFamily("taskgate_config_last_reload_successful", reloaded, float(self.reload_succeeded))
+        read = "When the configuration in force was read."
+        yield GaugeMetricFamily("taskgate_config_last_reload_success_timestamp_seconds", read, self.reloaded_at)
         runs = (VERSION, platform.python_version()), 1.0
         yield family(GaugeMetricFamily, "build_info", "What runs; always 1.", "version python", [runs])
         for name, (text, value) in chain.from_iterable(read().items() for read in self.gauges):

@@ -49,8 +49,7 @@ class Recent:
 
     def opened(self) -> None:
         """The page was asked for: it counts as open for a while."""
-        self._opened_at = self._clock()
-        self.is_watched = True
+        self._opened_at, self.is_watched = self._clock(), True
 
     def request(self, reason: Reason | None, **row: Any) -> None:
         row["at"], row["n"] = self._clock(), next(self._numbers)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from operator import sub
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from gateway.operate.metrics import SECONDS, Metrics
 from gateway.operate.recent_failures import Reason
@@ -15,21 +15,18 @@ SLOTS: Final = (12, 60)  # of 1 and 5 minutes
 
 _NONE: Final = (0,) * (len(SECONDS) + 1)
 
-Each: TypeAlias = Mapping[str, int]
-
 
 class _Sample(NamedTuple):
     at: float
-    requests: Each
-    faults: Each
+    requests: Mapping[str, int]
+    faults: Mapping[str, int]
     answers: Mapping[str, tuple[int, ...]]
     reasons: Mapping[Reason, int]
 
 
 class Rates:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
-        self._metrics = metrics
-        self._clock = clock
+        self._metrics, self._clock = metrics, clock
         self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=SLOTS[-1] + 1)
         self._curves: dict[str, dict[str, list[int]]] = {}
 

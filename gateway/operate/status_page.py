@@ -67,21 +67,17 @@ class Facts(NamedTuple):
     gauges: Mapping[str, Gauge]
     upstreams: Sequence[dict[str, Any]]
     """The name, url and state of each: since when, and why; and the address for clients, if it has one."""
-    certificates: Mapping[str, Validity] = {}
-    """Those shown to upstreams, by name; the listener's under ""."""
+    certificates: Mapping[str, Validity] = {}  # those shown to upstreams, by name; the listener's under ""
     guards: GuardLimits | None = None
-    draining: tuple[float, float] | None = None
-    """Since when, and when the last connections are closed."""
+    draining: tuple[float, float] | None = None  # since when, and when the last connections are closed
 
 
 class Page:
     """What the page shows. `read` tells what is so now."""
 
     def __init__(self, metrics: Metrics, read: Callable[[], Facts]) -> None:
-        self._metrics = metrics
-        self._read = read
-        self._rates = Rates(metrics)
-        self._tasks = SeenTasks(metrics)
+        self._metrics, self._read = metrics, read
+        self._rates, self._tasks = Rates(metrics), SeenTasks(metrics)
         metrics.registry.register(self._tasks)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
@@ -136,9 +132,7 @@ class Page:
                 for name, (what, unit) in _LIMITS.items()
                 if f"{name}_max" in values
             ],
-            "queries": list(metrics.recent.queries),
-            "requests": list(metrics.recent.requests),
-            "failures": list(metrics.recent.failures),
+            **{name: list(getattr(metrics.recent, name)) for name in ("queries", "requests", "failures")},
         }
         return {"verdict": _verdict(shown), **shown}
 

@@ -4,10 +4,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.operate.metrics import Metrics, buckets, family
+from gateway.operate.metrics import Metrics, family, histogram
 from gateway.operate.request_rates import SLOTS, quantile
 from gateway.tasks.lifecycles import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
 
@@ -85,7 +85,7 @@ def _families(lives: Lives) -> Iterator[Metric]:
     yield family(CounterMetricFamily, "tasks_started", "Tasks that were seen live.", "upstream tool", started)
     ended = (each for each in counts if each[0][2] != STARTED)
     yield family(CounterMetricFamily, "tasks_ended", "Tasks that were seen live and have ended.", _LABELS, ended)
-    took = ((series, buckets(DURATIONS, spans[:-1]), spans[-1]) for series, spans in lives.durations.items())
-    yield family(HistogramMetricFamily, "task_duration_seconds", "lastUpdatedAt less createdAt.", _LABELS, took)
+    took = "lastUpdatedAt less createdAt."
+    yield histogram("task_duration_seconds", took, _LABELS, DURATIONS, lives.durations)
     failed = (((upstream,), count) for upstream, count in lives.lookups_failed.items())
     yield family(CounterMetricFamily, "task_lookups_failed", "tasks/get of an unknown id.", "upstream", failed)

@@ -81,7 +81,10 @@ class TracedAccessLog(AccessLog):
             super()._end(ended)
         finally:
             now = time_ns()
-            span = self._of_ended(ended.message, ended.exchange, now - round(ended.seconds * 1e9))
+            if (span := trace.get_current_span()) is trace.INVALID_SPAN:
+                span = self._begin(ended.message, ended.exchange, now - round(ended.seconds * 1e9))
+            else:  # that of a query; the next request of the connection inherits the context of this one
+                context.attach(context.Context())
             if span.is_recording():
                 _say(span, ended)
             span.end(now)
@@ -96,14 +99,6 @@ class TracedAccessLog(AccessLog):
         above = trace.set_span_in_context(trace.NonRecordingSpan(parents[0])) if parents else context.Context()
         links = [Link(other) for other in parents[1:] if other != parents[0]]
         return self._metrics.tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
-
-    def _of_ended(self, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
-        """The span of a request that has ended: that of a query is the current one."""
-        span = trace.get_current_span()
-        if span is trace.INVALID_SPAN:
-            return self._begin(message, exchange, began_ns)
-        context.attach(context.Context())  # the next request of the connection inherits the context of this one
-        return span
 
 
 def _say(span: Span, ended: EndedRequest) -> None:
@@ -144,7 +139,7 @@ def _text(raw: Raw) -> str:
 
 def _context(traceparent: str) -> SpanContext:
     """The context in a `traceparent`, perhaps not valid, without `tracestate`: that may have anything in it."""
-    carrier = {"traceparent": traceparent} if traceparent else {}
+    carrier = {"traceparent": traceparent}
     return trace.get_current_span(_W3C.extract(carrier, context.Context())).get_span_context()
 
 

@@ -68,11 +68,9 @@ class CountedIds(dict[str, _T]):
 
 class Stored(Generic[_K, _V]):
     def __init__(self, space: Space, beside: "Stored[Any, Any] | None" = None) -> None:
-        self.size_bytes = 0
-        self.space = space
+        self.size_bytes, self.space = 0, space
         self._beside = beside  # what is stored there takes of the same space
-        self.on_use: Callable[[_V, float], None] | None = None
-        """Is told of each use of what is stored: when."""
+        self.on_use: Callable[[_V, float], None] | None = None  # is told of each use of what is stored: when
         self._by_key: OrderedDict[_K, _V] = OrderedDict()
 
     def get(self, key: _K) -> _V | None:

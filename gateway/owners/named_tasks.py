@@ -6,6 +6,7 @@ tool's arguments are free.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -54,8 +55,7 @@ def told_of(message: Message, data: bytes) -> list[object]:
 
     A request of a server's is about tasks of its client's, but for related ones.
     """
-    ids = _named(message, data, related_only=message.is_request)
-    return [None] if ids is None else ids
+    return [None] if (ids := _named(message, data, related_only=message.is_request)) is None else ids
 
 
 class Made(NamedTuple):
@@ -79,8 +79,6 @@ def _named(message: Message, data: bytes, related_only: bool = True) -> list[obj
     """The ids of all tasks, or of all related ones, wherever they stand in a message; None if that cannot be read."""
     if b"\\u" not in data and (b"related-task" if related_only else b"task") not in data.lower():
         return []
-    if _is_huge(data):
-        return None
     found: list[object] = []
 
     def note(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
@@ -91,23 +89,23 @@ def _named(message: Message, data: bytes, related_only: bool = True) -> list[obj
                 found.append(None if name.casefold() == _RELATED else value)
         return tuple(pairs)
 
+    read = _read(data if message.is_strict else jsonrpc.rewritten(data) or b"", note)
+    return None if read is None else found
+
+
+def _read(data: bytes, hook: Callable[[list[tuple[str, Any]]], Any] = tuple) -> Any:
+    """JSON whose objects are pairs, by the hook; None for what cannot be read, or has too many of them."""
+    if data.count(b"{") + data.count(b"[") > _OBJECTS_MAX:
+        return None
     try:
-        json.loads(data if message.is_strict else jsonrpc.rewritten(data) or b"", object_pairs_hook=note)
+        return json.loads(data, object_pairs_hook=hook, parse_int=float)
     except (ValueError, RecursionError):
         return None
-    return found
-
-
-def _is_huge(data: bytes) -> bool:
-    return data.count(b"{") + data.count(b"[") > _OBJECTS_MAX
 
 
 def _is_other_json(body: bytes) -> bool:
     """Whether a body is JSON in which no reader finds a method, such as a client's registration."""
-    try:
-        pairs = json.loads(body, object_pairs_hook=tuple) if not _is_huge(body) else None
-    except (ValueError, RecursionError):
-        return False
+    pairs = _read(body)
     return isinstance(pairs, tuple) and all(name.casefold() != "method" for name, _ in pairs)
 
 
@@ -135,11 +133,7 @@ def _is_plain(body: bytes) -> bool:
 
 def _doubts(body: bytes) -> frozenset[str]:
     """The names that stand twice, or are spelled otherwise, where they count. All of them, if that takes long."""
-    if len(body) > _READ_BYTES_MAX:
-        return _ALL
-    try:
-        level = json.loads(body, object_pairs_hook=tuple, parse_int=float)
-    except (ValueError, RecursionError):
+    if len(body) > _READ_BYTES_MAX or (level := _read(body)) is None:
         return _ALL
     doubts = set[str]()
     for names in _LEVELS:

@@ -53,14 +53,13 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """The server has denied a task to a request of then, in the name of a caller who `had_it` or not."""
-        if not 0 < self.get(task_id, 0) < asked:
-            return
-        if not self.key[-1]:
+        is_news = 0 < self.get(task_id, 0) < asked
+        if is_news and not self.key[-1]:
             self[task_id] = DENIED
-            return
-        self._denials[task_id] += 1
-        if had_it or self._denials[task_id] == _DENIALS_MAX:
-            self.drop(task_id)
+        elif is_news:
+            self._denials[task_id] += 1
+            if had_it or self._denials[task_id] == _DENIALS_MAX:
+                self.drop(task_id)
 
     def since(self, at: int) -> list[tuple[str, int]]:
         """The ids that were first seen later than that, oldest first, without those that are denied."""
@@ -74,20 +73,18 @@ class Owners:
     apart = False  # the tasks of callers are kept apart (task_owners.py)
 
     def __init__(self, limits: IndexLimits) -> None:
-        self.stored: Stored[OwnerKey, SeenIds] = Stored(_space_in(limits))
-        self._find_again = limits.find_again
+        self.stored: Stored[OwnerKey, SeenIds] = Stored(Space(0, 0, 0.0))
+        self.take_over(limits, ())
 
     def take_over(self, limits: IndexLimits, changed: Collection[str]) -> None:
         """Take over other limits. The names in `changed` mean other servers from now on."""
-        self.stored.space = _space_in(limits)
+        self.stored.space = Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, IDLE_S)
         self._find_again = limits.find_again
         for owner in [seen.key for seen in self.stored.all() if seen.key[0] in changed]:
             self.stored.take_out(owner)
 
     def owners_of(self, key: Key) -> list[OwnerKey]:
-        owners: list[OwnerKey] = []
-        if key.session:
-            owners.append((*key.of_all, key.kin, True))
+        owners: list[OwnerKey] = [(*key.of_all, key.kin, True)] if key.session else []
         if key.has_credentials and self._find_again == "credentials":
             owners.append((key.upstream, key.target, b"", key.identity, False))
         return owners
@@ -132,7 +129,3 @@ class Owners:
         """A session has ended, for every caller."""
         for owner in [seen.key for seen in self.stored.all() if seen.key[-1] and seen.key[:3] == key.of_all]:
             self.stored.take_out(owner)
-
-
-def _space_in(limits: IndexLimits) -> Space:
-    return Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, IDLE_S)

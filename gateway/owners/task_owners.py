@@ -32,8 +32,7 @@ class OwnIds(SeenIds):
         """`dropped` is told of each task that is no more this owner's."""
         super().__init__(key)
         self.id_bytes, self.ids_max = _ID_BYTES, IDS_OF_SESSION
-        self._dropped = dropped
-        self.ended = set[str]()
+        self._dropped, self.ended = dropped, set[str]()
 
     def oldest(self) -> str:
         return next((task_id for task_id in self if task_id in self.ended), super().oldest())
@@ -64,8 +63,7 @@ class OwnTasks(Owners):
     def __init__(self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str], None]) -> None:
         """`lost` is told of each task that was another's until now."""
         super().__init__(limits)
-        self._now = now
-        self._lost = lost
+        self._now, self._lost = now, lost
         self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
 
     def make(self, owners: Sequence[OwnerKey], made: Made) -> None:
@@ -73,9 +71,7 @@ class OwnTasks(Owners):
         if owners and len(made.id) <= ID_CHARS_MAX:
             self.give(owners, tuple(owners), made)
 
-    def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
-        """A resumed stream shows a caller that a task was made which has no owner here."""
-        self.make(owners, made)
+    claim = make  # a resumed stream shows a caller that a task was made which has no owner here
 
     def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
         """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""

@@ -28,12 +28,12 @@ BEGIN_S: Final = 0.2
 SEEN_S: Final = 0.005  # until the gateway sees that a client has closed, for which it waits
 _STEPS: Final = 1000
 _OURS: Final = "gateway."
-# Kept when a session's index goes: what `initialize` said and of whom; durations by upstream, kind and method, each of
-# a few values; hashes of the callers of 200 sessions (DESIGN 7.11).
+# Kept when a session's index goes: what `initialize` said and of whom; what requests were like, by upstream; hashes of
+# the callers of 200 sessions (DESIGN 7.11).
 _STAYS: Final = (
-    *("gateway.mcp.capabilities.Server", "gateway.caller_identity.Key", "gateway.operate.metrics._Durations"),
+    *("gateway.mcp.capabilities.Server", "gateway.caller_identity.Key", "gateway.upstream.identity_drift._Seen"),
     *("gateway.operate.request_rates._Sample", "gateway.operate.recent_failures.Failures"),
-    *("gateway.operate.recent_failures.Reason", "gateway.upstream.identity_drift._Seen"),
+    "gateway.operate.recent_failures.Reason",
 )
 
 
