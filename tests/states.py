@@ -1,8 +1,11 @@
 """Tables of states in docstrings, and what happens to the states of real objects."""
 
+import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from gateway.downstream import client_connection
@@ -13,6 +16,14 @@ Table: TypeAlias = dict[str, dict[str, str]]
 """What stands in a cell, by its row and its column."""
 Step: TypeAlias = tuple[str, str]
 """From which state to which."""
+
+
+def doc_of(of: type) -> str | None:
+    """The docstring of a class, from its source: a compiled one has none."""
+    module = sys.modules[of.__module__]
+    source = Path(str(module.__file__)).with_name(of.__module__.rpartition(".")[2] + ".py").read_text()
+    found = next(n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef) and n.name == of.__name__)
+    return ast.get_docstring(found, clean=False)
 
 
 def table(doc: str | None, behind: str) -> Table:
