@@ -7,7 +7,6 @@ Chunks (RFC 9112, 7.1) are read by llhttp.
 """
 
 import re
-from contextlib import suppress
 from typing import Any, Final
 
 import httptools
@@ -63,8 +62,10 @@ def read_by_llhttp(llhttp: Any, head: bytes) -> tuple[Found, Any]:
     """What is in a head, and the parser that has found it. Raises httptools.HttpParserError."""
     found = Found()
     parser = llhttp(found)
-    with suppress(httptools.HttpParserUpgrade):  # llhttp takes what follows for another protocol (DESIGN 10.4)
+    try:  # noqa: SIM105  # suppress() costs more
         parser.feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass  # llhttp takes what follows for another protocol (DESIGN 10.4)
     return found, parser
 
 
@@ -102,7 +103,7 @@ class MessageReader:
     @property
     def pending_bytes(self) -> int:
         """How much has come that was not looked at."""
-        return len(self._pending) - max(self._at, self._seen)
+        return len(self._pending) - (self._seen or self._at)
 
     def _inspect(self, data: bytes | bytearray, at: int, has_bare_lf: bool) -> None:
         """Raise an error if no head begins like this. Only some readers end a line with a bare LF."""
@@ -138,7 +139,8 @@ class MessageReader:
         data, at = self._pending, self._at
         self._at = end = min(len(data), at + self._left)
         self._left -= end - at
-        return bytes(data if not at and end == len(data) else data[at:end])
+        piece = data[at:end]  # of all bytes it is the same object
+        return piece if isinstance(piece, bytes) else bytes(piece)
 
     def _expect_chunks(self, llhttp: Any, head: bytes) -> None:
         """From now on read a body in chunks, with a parser of llhttp's that is told a head which chunks follow."""

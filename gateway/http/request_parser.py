@@ -123,7 +123,7 @@ class RequestReader(MessageReader):
 
     def add(self, data: bytes) -> None:
         if self.state != "OVER":
-            super().add(data)
+            MessageReader.add(self, data)  # super() costs more
 
     @property
     def held_bytes(self) -> int:

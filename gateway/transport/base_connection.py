@@ -34,7 +34,7 @@ class Links:
 
     def __init__(self) -> None:
         self._wires: WeakValueDictionary[Ends, Wire] = WeakValueDictionary()
-        self.reading_on: set[asyncio.Task[None]] = set()  # streams that are read on behind a response (channel.py)
+        self.reading_on: set[asyncio.Task[None]] = set()  # streams that are read on behind a response (own_requests.py)
 
     def add(self, wire: "Wire") -> None:
         """Note a connection that the gateway has opened."""

@@ -36,8 +36,8 @@ class Dropped(Exception):
 
 
 class Body:
-    """What is known of a body's end is its `state`. The table gives the next one, and what its reader gets behind what
-    is held.
+    """The body of one message. Its `state` is what is known of its end: the table gives the next one, and what its
+    reader gets behind what is held.
 
                 `finish`: what ends    `fail`: its sender   `drop`: its        its reader
                 its framing has come   has left, or errs    exchange is over   gets
