@@ -69,23 +69,6 @@ async def test_a_misspelt_criterion_is_named_in_the_servers_list_and_every_other
 
 # ---- pages of large tasks: each answer has an end in bytes, and cursors lead on ----
 
-KIB = 1024
-
-
-def served(tasks: list[Json]) -> Server:
-    cursors = [None, *map(str, range(1, len(tasks))), None]
-    return Server({cursors[n]: page([each], cursors[n + 1]) for n, each in enumerate(tasks)})
-
-
-async def test_a_page_has_at_most_4_mib_unless_configured(gateways: Gateways) -> None:
-    tasks = [task(f"t-{n}", statusMessage="x" * (1500 * KIB)) for n in range(4)]
-    async with rig_with(gateways, served(tasks), index={"max_age": "1h"}) as rig:
-        session = Session(rig)
-        first = final(await session.ask(filtered(1, order="asc")))["result"]
-        second = final(await session.ask(filtered(1, cursor=first.get("nextCursor"))))["result"]
-        assert [each["taskId"] for each in first["tasks"]] == ["t-0", "t-1"]
-        assert [each["taskId"] for each in second["tasks"]] == ["t-2", "t-3"]
-
 
 async def test_many_large_tasks_whose_ttl_has_passed_are_asked_for_at_once(gateways: Gateways) -> None:
     """Each is a page of its own. Asked for page by page, 150 of them were an error: too many rounds."""

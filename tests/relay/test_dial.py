@@ -267,15 +267,6 @@ def test_whoever_leaves_while_addresses_are_tried_leaves_nothing_open(run: Run, 
     assert open_sockets() <= before
 
 
-def test_where_no_address_answers_the_system_says_why(run: Run) -> None:
-    async def work(at: Hosts) -> None:
-        resolve_to("127.0.0.3", "127.0.0.1")
-        with pytest.raises(ConnectionRefusedError, match=r"^\[Errno \d+\] Connection refused$"):
-            await at.dialer(3.0).connect(Noted)
-
-    run(work)
-
-
 @pytest.mark.parametrize("addresses", [("127.0.0.4",), ("127.0.0.4", "127.0.0.3"), ("127.0.0.3", "127.0.0.4")])
 def test_a_turn_of_the_loop_begins_few_connections(run: Run, addresses: tuple[str, ...]) -> None:
     """500 clients that came at once held the loop three times for 20 ms."""

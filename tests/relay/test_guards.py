@@ -147,12 +147,6 @@ async def test_what_each_request_costs(gateways: Gateways, name: str) -> None:
         assert all(seen.body in sent or b'"taskgate-' in seen.body for seen in rig.upstream.requests), "as it came"
 
 
-async def test_tokens_come_back(gateways: Gateways) -> None:
-    async with rig_with(gateways, server, guards={"task_operations_per_second": 5, "task_operations_burst": 1}) as rig:
-        await rig.ask(ALICES)
-        await eventually(lambda: rig.succeeds(ALICES), "another token")
-
-
 async def test_a_reload_that_leaves_the_guards_as_they_are_fills_no_bucket(gateways: Gateways) -> None:
     async with guarded(gateways, burst=1) as rig:
         app = rig.app

@@ -183,15 +183,6 @@ async def test_plain_http_on_the_tls_port_is_told_so(rig: Rig, size: int) -> Non
     assert rig.upstream.requests == []
 
 
-async def test_failed_handshakes_write_one_line_a_second(rig: Rig) -> None:
-    for _ in range(50):
-        await rig.client(b"\0" * 10)
-    await failed(rig.gateway, {"not_tls": 50})
-    await all_told(rig.gateway, 50)
-    seconds = [line["time"][:19] for line in lines(rig.gateway)]
-    assert len(set(seconds)) == len(seconds) < 50, seconds
-
-
 async def test_handshakes_that_are_abused_are_each_counted_once(rig: Rig, tls: Json) -> None:
     """Bytes of a hello are changed, cut, repeated and sent in pieces; clients leave in each way."""
     chance = random.Random(24)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.launch import listening, port_of
-from tests.peer import Peer
 from tests.relay.harness import Case, Step, client_leaves, compare, exchange, upstream_ends
 from tests.relay.messages import call
 from tests.relay.wire import LAST_CHUNK, chunk, event, post, request, response, stream
@@ -146,20 +145,3 @@ async def test_a_wilful_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPat
         async with byte_proxy(port_of(sock), faults) as port:
             with pytest.raises(AssertionError, match=found):
                 await compare(replace(case, name=fault), straight, sock, port)
-
-
-@pytest.mark.parametrize("steps", range(5))
-async def test_a_reader_that_pauses_loses_nothing(steps: int) -> None:
-    """It pauses so many steps of the loop after the arrival of a byte."""
-    with listening() as sock, socket.create_connection(sock.getsockname()) as sender:
-        peer = Peer(sock.accept()[0])
-        for _ in range(10):
-            await asyncio.sleep(0)  # it waits for what comes
-            sender.send(b"x")
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            peer.pause()
-            await asyncio.sleep(0)
-            peer.resume()
-        await peer.until(lambda: len(peer.received) == 10, "every byte")
-        await peer.close()

@@ -117,15 +117,6 @@ async def test_what_heads_of_answers_cost_is_counted(fresh_gateways: Gateways, b
 
 
 @pytest.mark.parametrize("count", [FIELDS_MAX, FIELDS_MAX + 1])
-async def test_a_request_has_so_many_trailers(rig: Rig, count: int) -> None:
-    rig.serve(serve)
-    for kind in (b"application/json", b"text/plain"):
-        head = request(b"PUT", target=b"/ping", fields=[b"Transfer-Encoding: chunked", b"Content-Type: " + kind])
-        one = await rig.client(head + chunk(b"x") + b"0\r\n", b"a:\r\n" * count + b"\r\n")
-        assert (await one.response()).status == (200 if count == FIELDS_MAX else 431)
-
-
-@pytest.mark.parametrize("count", [FIELDS_MAX, FIELDS_MAX + 1])
 async def test_a_response_has_so_many_fields_and_trailers(rig: Rig, count: int) -> None:
     whole = b"Content-Length: 0\r\n" + b"a:\r\n" * (count - 1)
     informed = b"HTTP/1.1 103 Early Hints\r\n" + b"a:\r\n" * count + b"\r\n"

@@ -330,14 +330,6 @@ async def test_a_client_that_waits_to_be_told_to_go_on_has_a_limit(gateways: Gat
         assert await one.ends() == "fin"
 
 
-async def test_a_client_that_stays_after_the_last_answer_is_closed(gateways: Gateways) -> None:
-    async with rig_with(gateways, ok, limits={"stall_timeout": "1s"}) as rig:
-        one = await rig.client(request(fields=[b"Connection: close"]))
-        assert (await one.response()).status == 200
-        assert await one.ends() == "fin"
-        await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "the connection is given up")
-
-
 # ---- `Connection` that names who asks ----
 
 

@@ -248,17 +248,6 @@ async def test_what_came_before_the_upstreams_end_reaches_a_slow_client(rig: Rig
     assert (got.body, got.whole) == (b"".join(events), False)
 
 
-async def test_a_client_with_another_request_behind_is_seen_to_leave(rig: Rig) -> None:
-    """Its connection is not read meanwhile, and the loop sees no end of an unread connection."""
-    for _ in range(3):
-        one, peer = await rig.begin(request(target=b"/quiet") + request(target=b"/next"))
-        await peer.send(stream() + chunk(event(b"1")))
-        await one.hears(b"data: 1")
-        one.reset()
-        await peer.ends()
-    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection of a client's")
-
-
 async def test_a_client_may_wait_long_to_be_told_to_go_on(gateways: Gateways) -> None:
     """Expect: 100-continue. It sends nothing until then, and is not to blame for it."""
     async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
@@ -315,14 +304,3 @@ async def test_an_early_answer_does_not_end_the_upload(rig: Rig) -> None:
     await one.send(request(target=b"/next"))
     await (await rig.upstream.request(2)).send(response())
     assert (await one.response(2)).status == 200
-
-
-async def test_a_request_that_breaks_behind_its_answer_gets_no_second_one(rig: Rig) -> None:
-    one = await rig.client(request(b"PUT", fields=[TEXT, b"Transfer-Encoding: chunked"]), chunk(b"a"))
-    peer = await rig.upstream.head()
-    await peer.send(response(b"", b"Connection: close"))
-    peer.finish()
-    assert (await one.response()).status == 200
-    await one.send(b"zz\r\n")
-    await one.ends()
-    assert one.received.count(b"HTTP/1.1 ") == 1

@@ -45,21 +45,6 @@ async def pong(asked: Message, peer: Peer) -> bytes:
     return answer(result(message["id"], page([]))) if message else response(status=b"405 Method Not Allowed")
 
 
-async def test_an_upstream_that_was_never_asked_has_no_sample(gateways: Gateways) -> None:
-    async with rig_with(gateways, log={"level": "info"}) as rig:
-        assert await up(rig.gateway) is None
-        rig.serve(pong)
-        await rig.ask(post(call("ping")))
-        await becomes(rig.gateway, 1)
-        assert said(rig.gateway) == [("up", "not asked yet")]
-
-
-async def test_a_status_of_500_is_an_answer(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        await rig.answered(post(call("ping")), response(status=b"500 Internal Server Error"))
-        await becomes(rig.gateway, 1)
-
-
 @pytest.mark.parametrize("asked", [call("ping"), filtered()], ids=["relayed", "crawled"])
 async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gateways, asked: Json) -> None:
     with held_port() as port:
@@ -117,15 +102,6 @@ async def test_a_missing_answer_begins_a_down_that_only_an_answer_ends(gateways:
         await probed.send(response(status=b"405 Method Not Allowed"))
         await becomes(rig.gateway, 1)
         assert [after for after, _ in said(rig.gateway)][-2:] == ["down", "up"]
-
-
-async def test_the_next_exchange_ends_a_down_too(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        await fail(rig, "reset")
-        await becomes(rig.gateway, 0)
-        rig.serve(pong)
-        assert (await rig.ask(post(call("ping")))).status == 200
-        await becomes(rig.gateway, 1)
 
 
 async def test_an_idle_connection_that_the_server_closes_says_nothing(gateways: Gateways) -> None:
