@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,28 +49,6 @@ async def test_half_a_body_does_not_hold_its_connection_for_ever(gateways: Gatew
         await nobody_is_connected(rig)
         for peer in rig.upstream.connections:
             await peer.ends()
-
-
-async def test_a_client_is_not_to_blame_for_what_the_upstream_takes_slowly(gateways: Gateways) -> None:
-    """While its body is held up by back-pressure, nothing is read of it."""
-    async with impatient(gateways, "2s") as rig:
-        one = await rig.client()
-        size = 24 << 20
-        sending = asyncio.create_task(
-            one.send(request(b"PUT", fields=[TEXT, b"Content-Length: %d" % size]), *[b"x" * (1 << 20)] * (size >> 20))
-        )
-        peer = await rig.upstream.head()
-        peer.pause()
-        until = time.monotonic() + 4.5
-        while time.monotonic() < until:
-            await asyncio.sleep(0.02)
-            peer.incoming.feed(await asyncio.get_running_loop().sock_recv(peer.sock, 32 << 10))
-        assert one.end == "open"
-        peer.resume()
-        await sending
-        await rig.upstream.request()
-        await peer.send(response())
-        assert (await one.response()).status == 200
 
 
 # ---- an upstream that takes nothing ----

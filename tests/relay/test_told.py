@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.mcp import jsonrpc
 from gateway.mcp.observations import has_failed
 from tests.launch import Gateway, Gateways, Samples, changes, logged, samples, settings
+from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, initialized, notification, page, result, task
 from tests.relay.rig import Rig, Server, body, own, rig_with
@@ -31,62 +32,58 @@ SECRETS = {
 }  # fmt: skip
 
 
+FIELDS = [
+    b"Mcp-Session-Id: " + SECRETS["session"].encode(),
+    b"Authorization: Bearer " + SECRETS["token"].encode(),
+    b"Cookie: id=" + SECRETS["cookie"].encode(),
+]
+TARGET = b"/mcp?key=" + SECRETS["query"].encode()
+SERVER = Server(
+    {None: page([task(SECRETS["task"])], "c"), "c": page([task("t-2")])},
+    {"initialize": initialized(), "tasks/get": task(SECRETS["task"])},
+)
+CHALLENGE = b"WWW-Authenticate: Bearer " + SECRETS["challenge"].encode()
+
+
+async def script(asked: Message, peer: Peer) -> bytes | None:
+    message = body(asked)
+    if asked.method != b"POST":
+        return response(b"")
+    match message.get("method") if isinstance(message, dict) else None:
+        case "prompts/get":
+            return answer(fault(message["id"], -32001, SECRETS["body"]), CHALLENGE, status=b"401 Unauthorized")
+        case "resources/read":
+            peer.reset()
+            return None
+        case "tools/call":
+            return b"garbage " + SECRETS["body"].encode() + b"\r\n\r\n"
+    return await SERVER(asked, peer)
+
+
+MESSAGES: list[tuple[object, int]] = [
+    (call("initialize", pad=SECRETS["body"]), 200), (filtered(1), 200), (filtered(2), 200),
+    (filtered(3, status=SECRETS["body"]), 200), (filtered(4, status=["working"], cursor=SECRETS["task"]), 200),
+    (call("tasks/get", taskId=SECRETS["task"]), 200), (call("prompts/get", name=SECRETS["body"]), 401),
+    (call("resources/read", uri=SECRETS["body"]), 502), (call("tools/call", name=SECRETS["body"]), 502),
+    (call("unknown/method", pad=SECRETS["body"]), 200), (SECRETS["body"].encode(), 202),
+]  # fmt: skip
+REQUESTS = [
+    *((post(message, *FIELDS, target=TARGET), status) for message, status in MESSAGES),
+    *((request(method, TARGET, FIELDS), 200) for method in (b"DELETE", b"GET")),
+    (request(fields=FIELDS, host=b"foreign.example"), 403),
+    (post(call("x"), *FIELDS, b"Origin: http://foreign.example"), 403),
+    ("GET /{query} HTTP/1.1\r\nHost: localhost\r\nAuthorization : {token}\r\n\r\n".format(**SECRETS).encode(), 400),
+    ("GET /mcp?token={token} HTTP/1.1 x\r\n\r\n".format(**SECRETS).encode(), 400),  # whose it is may see it
+    (request(fields=[*FIELDS, b"X: " + SECRETS["token"].encode() * 5000]), 431),
+]
+
+
 async def some_traffic(rig: Rig) -> None:
     """Requests of every kind, that succeed and that fail, each with secrets in it."""
-    fields = [
-        b"Mcp-Session-Id: " + SECRETS["session"].encode(),
-        b"Authorization: Bearer " + SECRETS["token"].encode(),
-        b"Cookie: id=" + SECRETS["cookie"].encode(),
-    ]
-    target = b"/mcp?key=" + SECRETS["query"].encode()
-    list_tasks = Server({None: page([task(SECRETS["task"])], "c"), "c": page([task("t-2")])})
-
-    async def script(asked: Message, peer: Any) -> bytes | None:
-        message = body(asked)
-        if asked.method != b"POST":
-            return response(b"")
-        match message.get("method") if isinstance(message, dict) else None:
-            case "initialize":
-                return answer(result(message["id"], initialized()), fields[0])
-            case "tasks/get":
-                return answer(result(message["id"], task(SECRETS["task"])))
-            case "prompts/get":
-                challenge = b"WWW-Authenticate: Bearer " + SECRETS["challenge"].encode()
-                return answer(fault(message["id"], -32001, SECRETS["body"]), challenge, status=b"401 Unauthorized")
-            case "resources/read":
-                peer.reset()
-                return None
-            case "tools/call":
-                return b"garbage " + SECRETS["body"].encode() + b"\r\n\r\n"
-            case _:
-                return await list_tasks(asked, peer)
-
     rig.serve(script)
-
-    async def ask(message: object) -> int:
-        return (await rig.ask(post(message, *fields, target=target))).status
-
-    assert await ask(call("initialize", pad=SECRETS["body"])) == 200
-    assert await ask(filtered(1)) == 200
-    assert await ask(filtered(2)) == 200
-    assert await ask(filtered(3, status=SECRETS["body"])) == 200
-    assert await ask(filtered(4, status=["working"], cursor=SECRETS["task"])) == 200
-    assert await ask(call("tasks/get", taskId=SECRETS["task"])) == 200
-    assert await ask(call("prompts/get", name=SECRETS["body"])) == 401
-    assert await ask(call("resources/read", uri=SECRETS["body"])) == 502
-    assert await ask(call("tools/call", name=SECRETS["body"])) == 502
-    assert await ask(call("unknown/method", pad=SECRETS["body"])) == 200
-    assert await ask(SECRETS["body"].encode()) == 202
-    assert (await rig.ask(request(b"DELETE", target, fields))).status == 200
-    assert (await rig.ask(request(b"GET", target, fields))).status == 200
-    assert (await rig.ask(request(fields=fields, host=b"foreign.example"))).status == 403
-    assert (await rig.ask(post(call("x"), *fields, b"Origin: http://foreign.example"))).status == 403
-    malformed = "GET /{query} HTTP/1.1\r\nHost: localhost\r\nAuthorization : {token}\r\n\r\n".format(**SECRETS)
-    quoted = "GET /mcp?token={token} HTTP/1.1 x\r\n\r\n".format(**SECRETS)  # whose it is may see it
-    for refused in (malformed, quoted):
-        assert (await rig.ask(refused.encode())).status == 400
-    assert (await rig.ask(request(fields=[*fields, b"X: " + SECRETS["token"].encode() * 5000]))).status == 431
-    gone = await rig.client(post(call("tasks/result", taskId=SECRETS["task"]), *fields, target=target))
+    for asked, status in REQUESTS:
+        assert (await rig.ask(asked)).status == status
+    gone = await rig.client(post(call("tasks/result", taskId=SECRETS["task"]), *FIELDS, target=TARGET))
     gone.reset()
 
 
