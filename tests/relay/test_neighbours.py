@@ -112,13 +112,19 @@ async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways
             assert len((await one.response()).body) == 8 * MIB
 
 
-async def test_events_that_never_end_are_held_up_to_the_limit_and_pass(gateways: Gateways) -> None:
-    """Beyond it an event is not held to be read: it passes unread, as one does that is too large."""
+@pytest.mark.parametrize("of_crawler", [False, True])
+async def test_events_that_never_end_are_held_up_to_the_limit(gateways: Gateways, of_crawler: bool) -> None:
+    """Beyond it an event is not held to be read: it passes unread, or fails the query on whose stream it is."""
     async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
-        for _ in range(6):
-            one, peer = await rig.begin(request())
+        for number in range(6):
+            one, peer = await rig.begin(Session(rig).request(filtered(number)) if of_crawler else request())
             await peer.send(stream() + chunk(b"data: " + b"x" * (3 * MIB)))
-            await one.until(lambda one=one: len(one.received) > 3 * MIB, "3 MiB of an event")  # type: ignore[misc]
+            if not of_crawler:
+                await one.until(lambda one=one: len(one.received) > 3 * MIB, "3 MiB of an event")  # type: ignore[misc]
+            elif number:
+                assert (await one.response()).status == 503
+            else:
+                await eventually(lambda: _holds(rig, 3 * MIB), "the event is counted")
         held = (await rig.gateway.metrics())["taskgate_held_bytes", ()]
         assert 3 * MIB < held < 8 * MIB
         rig.serve(ok)
@@ -221,21 +227,6 @@ def _resident_bytes(rig: Rig) -> int:
     status = Path("/proc", str(rig.gateway.running.popen.pid), "status").read_text().splitlines()
     [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]
     return rss
-
-
-async def test_an_event_on_a_crawlers_stream_that_never_ends_is_counted_and_has_a_limit(gateways: Gateways) -> None:
-    """Nothing counted it: each filtered list could hold `inspected_event_bytes_max` beyond the limit."""
-    async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
-        for number in range(1, 5):
-            one = await Session(rig).client(filtered(number))
-            peer = await rig.upstream.request(number)
-            await peer.send(stream() + chunk(b"data: " + b"x" * (3 * MIB)))
-            if number == 1:
-                await eventually(lambda: _holds(rig, 3 * MIB), "the event is counted")
-            else:
-                assert (await one.response()).status == 503
-        rig.serve(ok)
-        await pings_are_answered(rig)
 
 
 async def test_a_packed_document_is_no_larger_than_a_plain_one(rig: Rig) -> None:

@@ -40,7 +40,7 @@ from tests.launch import (
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, page, result
-from tests.relay.rig import Rig, body, own, rig_with
+from tests.relay.rig import Rig, body, rig_with
 from tests.relay.wire import answer, chunk, post, request, response, stream
 from tests.upstream import Cheap, Upstream, fields_of
 
@@ -302,7 +302,7 @@ async def becomes(gateway: Gateway, value: float | None, name: str = "up") -> No
     await eventually(there, f"taskgate_upstream_up of {name} is {value}")
 
 
-def said(gateway: Gateway) -> list[tuple[str, str]]:
+def said_of(gateway: Gateway) -> list[tuple[str, str]]:
     lines = [line for line in gateway.lines() if str(line["message"]).startswith("the upstream is ")]
     return [(str(line["message"]).removeprefix("the upstream is "), str(line["before"])) for line in lines]
 
@@ -326,7 +326,7 @@ async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gat
             back.open()
             await becomes(rig.gateway, 1)
             assert back.requests == [], "a probe of what could not be reached sends nothing"
-            assert said(rig.gateway) == [("down", "not asked yet"), ("up", "down")]
+            assert said_of(rig.gateway) == [("down", "not asked yet"), ("up", "down")]
             await back.close()
 
 
@@ -368,40 +368,26 @@ async def test_a_missing_answer_begins_a_down_that_only_an_answer_ends(gateways:
         assert await up(rig.gateway) == 0, "a connection does not end it"
         await probed.send(response(status=b"405 Method Not Allowed"))
         await becomes(rig.gateway, 1)
-        assert [after for after, _ in said(rig.gateway)][-2:] == ["down", "up"]
+        assert [after for after, _ in said_of(rig.gateway)][-2:] == ["down", "up"]
 
 
-async def test_an_idle_connection_that_the_server_closes_says_nothing(gateways: Gateways) -> None:
-    async with own(gateways, log={"level": "info"}) as rig:
-        for _ in range(2):
-            one, peer = await rig.begin(post(call("ping")))
-            await peer.send(answer(result(1, {})))
-            assert (await one.response()).status == 200
-            peer.finish()
-            await peer.ends()
-        assert said(rig.gateway) == [("up", "not asked yet")]
-
-
-async def test_a_client_that_leaves_says_nothing_of_the_server(gateways: Gateways) -> None:
-    async with rig_with(gateways, log={"level": "info"}) as rig:
-        for begun in (b"", stream(), HALF):
-            one, peer = await rig.begin(post(call("ping")))
-            await peer.send(begun)
-            one.reset()
-            await peer.ends()
-        await becomes(rig.gateway, 1)
-        assert said(rig.gateway) == [("up", "not asked yet")]
-
-
-async def test_a_head_for_which_the_gateway_has_no_room_says_nothing_of_the_server(gateways: Gateways) -> None:
+async def test_what_says_nothing_of_the_server(gateways: Gateways) -> None:
+    """The end of an idle connection, a client that leaves, and a head for which the gateway has no room."""
     limits = {"held_bytes_max": "1MiB", "inspected_body_bytes_max": "1MiB", "header_bytes_max": "1MiB"}
     async with rig_with(gateways, log={"level": "info"}, limits=limits) as rig:
-        assert (
-            await rig.exchange(post(call("ping")), b"HTTP/1.1 200 OK\r\nX-Large: " + b"x" * 1_000_000)
-        ).status == 503
-        rig.serve(pong)
-        assert (await rig.ask(post(call("ping")))).status == 200
-        assert said(rig.gateway) == [("up", "not asked yet")]
+        for said in (answer(result(1, {})), HALF, stream(), b""):
+            one, peer = await rig.begin(post(call("ping")))
+            await peer.send(said)
+            if said.endswith(b"}"):
+                assert (await one.response()).status == 200
+                peer.finish()
+            else:
+                one.reset()
+            await peer.ends()
+        large = b"HTTP/1.1 200 OK\r\nX-Large: " + b"x" * 1_000_000
+        assert (await rig.exchange(post(call("ping")), large)).status == 503
+        assert await up(rig.gateway) == 1
+        assert said_of(rig.gateway) == [("up", "not asked yet")]
 
 
 async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: Gateways) -> None:
