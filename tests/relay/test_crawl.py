@@ -396,41 +396,30 @@ async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_
     assert len(rig.asked("tasks/list")) == 2, "and no second crawl"
 
 
-async def test_a_client_that_reads_nothing_holds_up_none_of_several_streams(rig: Rig) -> None:
-    """Where all clients were full, a stream waited for the first, though another began to read again."""
-    session = Session(rig)
-    slow = await session.client(filtered(1, taskIds=["t-0", "t-1"]))
-    asked = [await crawl_id(rig, number) for number in (1, 2)]
-    slow.pause()
-    other = await session.client(filtered(2, taskIds=["t-0", "t-1"]))
-    other.pause()
-    await _joined(rig, session)
-    found = [TASKS[int(body(request)["params"]["taskId"][-1])] for request in rig.upstream.requests[:2]]
-    flood = Flood()
-    sending = [
-        asyncio.create_task(flood.pour(peer, result(asked_id, one)))
-        for (peer, asked_id), one in zip(asked, found, strict=True)
-    ]
-    await flood.until_full()
-    flood.enough.set()
-    other.resume()
-    assert ids(told(await other.response())[-1]) == ["t-1", "t-0"]
-    await asyncio.gather(*sending)
-
-
-async def test_a_query_that_comes_while_all_clients_are_full_is_answered(gateways: Gateways) -> None:
+@pytest.mark.parametrize("joins_first", [True, False])
+async def test_a_client_that_reads_nothing_holds_up_nobody(gateways: Gateways, joins_first: bool) -> None:
+    """Where all clients were full, a stream waited for the first, though another began to read again, or came."""
+    query = {"taskIds": ["t-0", "t-1"]}
     async with rig_with(gateways, index={"max_age": "60s"}) as rig:
-        session = Session(rig)
-        slow = await session.client(filtered(1))
-        peer, asked_id = await crawl_id(rig)
+        session, flood = Session(rig), Flood()
+        slow = await session.client(filtered(1, **query))
+        asked = [await crawl_id(rig, number) for number in (1, 2)]
         slow.pause()
-        flood = Flood()
-        answering = asyncio.create_task(flood.pour(peer, result(asked_id, page(TASKS))))
+        if joins_first:
+            other = await session.client(filtered(2, **query))
+            other.pause()
+            await _joined(rig, session)
+        sending = []
+        for (peer, asked_id), request in zip(asked, rig.upstream.requests[:2], strict=True):
+            found = TASKS[int(body(request)["params"]["taskId"][-1])]
+            sending.append(asyncio.create_task(flood.pour(peer, result(asked_id, found))))
         await flood.until_full()
         flood.enough.set()
-        other = await session.client(filtered(2))
-        assert ids(told(await other.response())[-1]) == ALL
-        await answering
+        if not joins_first:
+            other = await session.client(filtered(2, **query))
+        other.resume()
+        assert ids(told(await other.response())[-1]) == ["t-1", "t-0"]
+        await asyncio.gather(*sending)
 
 
 async def _joined(rig: Rig, session: Session) -> None:
