@@ -62,18 +62,6 @@ def test_check_refuses_a_certificate_that_is_not_valid(
     assert ran("--check", "--config", str(file)).returncode == 0
 
 
-@pytest.mark.parametrize("what", INVALID)
-async def test_the_gateway_starts_with_it_and_says_so(gateways: Gateways, pair: tuple[Path, Path], what: str) -> None:
-    days, words = INVALID[what]
-    signed(*pair, days=days[1], begins_days=days[0])
-    async with own(gateways, log={"level": "warning"}, tls=named(pair)) as rig:
-        line = await logged(rig.gateway, "a certificate is not valid")
-        assert (line["level"], line["upstream"], line["why"]) == ("error", "", f"{words}: clients cannot connect")
-        with pytest.raises(ssl.SSLCertVerificationError):
-            async with tls_client(rig, str(pair[0])):
-                pass
-
-
 async def validity(rig: Rig) -> tuple[float, float]:
     """From when to when the listener's certificate is valid, as metrics have it."""
     found, labels = await rig.gateway.metrics(), (("upstream", ""),)

@@ -83,18 +83,6 @@ def test_check_against_the_file_in_force_says_what_a_reload_cannot_change(
     assert words is None or (against.stderr.startswith(f"taskgate: {new}:2: ") and words in against.stderr)
 
 
-def test_a_copy_of_the_file_elsewhere_names_the_same_files(tmp_path: Path) -> None:
-    """systemd's unit keeps a copy in /run/taskgate: relative names in it are not relative to that folder."""
-    for folder in ("etc", "run"):
-        (tmp_path / folder).mkdir()
-    for name in ("cert.pem", "key.pem"):
-        (tmp_path / "etc" / name).touch()
-    text = ONE + "tls: {certificate: cert.pem, key: key.pem}\n"
-    new, in_force = write(tmp_path / "etc/gate.yaml", text), write(tmp_path / "run/gate.yaml", text)
-    checked = ran("--check", "--config", new, "--against", in_force)
-    assert "cannot change" not in checked.stderr and "No such file" not in checked.stderr
-
-
 def test_flags_that_do_not_go_together(tmp_path: Path) -> None:
     file = write(tmp_path / "gate.yaml", ONE)
     for flags in (["--config", file, "--against", file], ["--check", "--upstream", "http://a/", "--against", file]):

@@ -32,7 +32,6 @@ from tests.relay.rig import (
 )
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
-MIB = 1 << 20
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
 TWO_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:])}
 ALL = ["t-3", "t-2", "t-1", "t-0"]
@@ -104,19 +103,6 @@ async def test_a_crawl_request_is_the_clients_own(rig: Rig) -> None:
         assert not {"status", "filter", "_meta"} & message["params"].keys()
     assert body(first)["id"] != body(second)["id"]
     assert [body(asked)["params"].get("cursor") for asked in (first, second)] == [None, "t-1"]
-
-
-@pytest.mark.parametrize("place", ["in_process"], indirect=True)
-@pytest.mark.parametrize("size", [0, 9, 5000])
-async def test_the_next_page_is_asked_for_before_this_one_is_read(rig: Rig, size: int) -> None:
-    """The last task of a page is none. The upstream has the next request before that is found out.
-
-    It once worked while the gateway read, and waited then: a crawl took 1.4 times as long as paging by hand.
-    """
-    broken = {"taskId": "t-broken"}
-    rig.serve(Server({None: page([*(task(f"t-{n}") for n in range(size)), broken], "a"), "a": page([])}))
-    assert (await rig.ask(rig.post(filtered()))).status == 502
-    assert [asked["params"].get("cursor") for asked in rig.asked("tasks/list")] == [None, "a"]
 
 
 PAGE = b"Origin: http://localhost:6274"
@@ -438,8 +424,7 @@ async def _gone(rig: Rig) -> None:
 async def test_a_stream_that_asks_to_be_polled_is(rig: Rig) -> None:
     """DESIGN 6: closes after its priming event, `retry`, then GET with `Last-Event-ID`; so is one that breaks."""
     session = Session(rig)
-    of_one = [b"Mcp-Method: tasks/list", b"Idempotency-Key: 1", b"Content-Digest: sha-256=:a:", b"Prefer: wait=1"]
-    one = await rig.client(post(filtered(7), *session.fields(), *of_one))
+    one = await rig.client(post(filtered(7), *session.fields(), b"Mcp-Method: tasks/list", b"Idempotency-Key: 1"))
     peer, first_id = await crawl_id(rig)
     await peer.send(stream(b"Mcp-Session-Id: x") + chunk(b"id: 41_a\nretry: 20\ndata:\n\n") + LAST_CHUNK)
     peer = await rig.upstream.request(2)
@@ -448,9 +433,7 @@ async def test_a_stream_that_asks_to_be_polled_is(rig: Rig) -> None:
     assert asked.value(b"last-event-id") == b"41_a"
     assert asked.value(b"accept") == b"text/event-stream"
     assert asked.value(b"mcp-session-id") == session.session_id.encode()
-    assert asked.value(b"authorization") == b"Bearer t0ken"
-    for name in (b"mcp-method", b"idempotency-key", b"content-digest", b"prefer", b"content-type", b"content-length"):
-        assert asked.values(name) == []
+    assert not any(map(asked.values, (b"mcp-method", b"idempotency-key", b"content-type", b"content-length")))
     await peer.send(stream() + chunk(event(LOG, b"id: 42", b"retry: 20")))
     await one.hears(dumps(LOG))
     peer.reset()

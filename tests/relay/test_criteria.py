@@ -11,23 +11,6 @@ from tests.relay.messages import LAST_CHUNK, Json, call, chunk, dumps, filtered,
 from tests.relay.rig import Rig, Server, Session, body, final, ids, own, rig_with
 from tests.relay.wire import answer, post
 
-TASKS = [task(f"t-{n}", "failed" if n % 2 else "completed", f"2026-01-01T00:00:{n:02}Z") for n in range(9)]
-
-
-async def test_parameters_that_are_no_criteria_are_named_in_the_answer(rig: Rig) -> None:
-    """Beside a criterion."""
-    rig.serve(Server({None: page(TASKS)}))
-    session = Session(rig)
-    for params in (
-        {"order": "desc", "staus": ["failed"], "limit": 1, "_meta": {"a": 1}},
-        {"cursor": "taskgate:?order=desc", "staus": ["failed"], "limit": 1},
-    ):
-        said = final(await session.ask(call("tasks/list", **params)))["result"]
-        assert said["_meta"]["taskgate/ignored"] == ["staus", "limit"]
-        assert len(said["tasks"]) == len(TASKS)
-    said = final(await session.ask(filtered(1, order="desc")))["result"]
-    assert said["_meta"].keys() == {"taskgate/total", "taskgate/asOf"}
-
 
 async def test_a_misspelt_criterion_is_named_in_the_servers_list_and_every_other_byte_stays(
     gateways: Gateways,

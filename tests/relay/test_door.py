@@ -4,7 +4,6 @@ Requests that could be read in two ways stand in the tables of tests/attack.
 """
 
 import asyncio
-import socket
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -17,7 +16,7 @@ from tests.launch import Gateway, Gateways, eventually, held_port, port_of
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, notification, page, result
-from tests.relay.rig import Rig, Script, body, failed, gives, own, rig_with, says
+from tests.relay.rig import Rig, Script, body, gives, own, rig_with, says
 from tests.relay.wire import LAST_CHUNK, chunk, chunked, event, post, request, response, stream
 
 TEXT = b"Content-Type: text/plain\r\n"
@@ -118,35 +117,6 @@ async def test_a_connection_that_says_nothing_or_has_been_idle_is_closed(hasty_r
     one = await hasty_rig.client(asked)
     assert await one.ends() == "fin"
     assert [got.status for got in one.responses()] == [200] * bool(asked)
-
-
-async def test_requests_to_the_upstream_have_a_limit_and_what_waits_is_served(gateways: Gateways) -> None:
-    """Above `requests_max` a request waits its turn, and is told 503 when that takes too long."""
-    async with rig_with(gateways, upstream={"requests_max": 2, "connect_timeout": "2s"}) as rig:
-        (first, peer), (second, _) = [await rig.begin(post(call("tools/call", n))) for n in (1, 2)]
-        refused = await rig.ask(post(call("tools/call", 3)))
-        assert failed(refused) == (503, 3, -32603)
-        waiting = await rig.client(post(call("tools/call", 4)))
-        await peer.send(response(b"1"))
-        assert (await first.response()).body == b"1"
-        peer = await rig.upstream.request(3)
-        await peer.send(response(b"4"))
-        assert (await waiting.response()).body == b"4"
-        second.reset()
-
-
-async def test_connections_have_a_limit(gateways: Gateways) -> None:
-    async with rig_with(gateways, _ok, limits={"connections_max": 3}) as rig:
-        held = [await rig.client() for _ in range(3)]
-        with socket.create_connection(("127.0.0.1", rig.gateway.port)) as above:
-            above.sendall(request())  # it is there before the gateway, on this loop, takes the connection
-            told = await asyncio.to_thread(lambda: b"".join(iter(lambda: above.recv(4096), b"")))
-        assert told.startswith(b"HTTP/1.1 503 "), "and no reset, which loses what the client has not read yet"
-        await held[0].send(request())
-        assert (await held[0].response()).status == 200
-        held[1].finish()
-        await held[1].ends()
-        assert (await rig.ask(request())).status == 200, "who was turned away and has yet to leave takes no place"
 
 
 async def test_who_is_turned_away_and_stays_has_a_limit_too(gateways: Gateways) -> None:

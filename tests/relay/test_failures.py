@@ -23,7 +23,6 @@ from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, re
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(6)]
 THREE_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:4], "t-3"), "t-3": page(TASKS[4:])}
-ALL = [t["taskId"] for t in reversed(TASKS)]  # by lastUpdatedAt, desc (DESIGN 5.2)
 IDS: dict[str, bytes] = {
     "a number": b"1", "a string of digits": b'"1"', "beyond 64 bits": b"123456789012345678901234567890",
     "an escape": b'"a\\u0062\\/c"', "a fraction": b"1.50",

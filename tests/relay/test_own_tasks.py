@@ -24,7 +24,6 @@ from tests.relay.wire import answer, chunked, event, post, request, response, st
 RELATED: Final = "io.modelcontextprotocol/related-task"
 EVE: Final = Asks(session=b"s-9", token=b"Bearer eve.1")
 UNKNOWN: Final = {"code": -32602, "message": "Failed to retrieve task: Task not found"}
-BOTH: Final = (b"Accept: application/json, text/event-stream", b"Content-Type: application/json")
 
 
 class Open:

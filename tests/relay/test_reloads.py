@@ -20,7 +20,6 @@ from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, notification, page, result, task
 from tests.relay.rig import Place, Rig, Server, body, final, ids, own, rig_at, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
-from tests.tools import localhost
 from tests.upstream import Upstream
 
 TASKS = [task("t-1"), task("t-2", "completed")]
@@ -90,17 +89,6 @@ async def test_a_reload_hides_no_recovery(gateways: Gateways) -> None:
         await peer.send(response())
         assert (await slow.response()).status == 200
         assert await up(rig) == 1
-
-
-async def test_an_upstream_at_another_address_is_another(gateways: Gateways) -> None:
-    """Nothing is known of it, and all its places are free."""
-    async with reloadable(gateways, requests_max=1, connect_timeout="300ms") as rig:
-        old, peer = await rig.begin(post(call("ping")))
-        url = f"http://{localhost()}:{port_of(rig.place.listening)}/mcp"
-        reload(rig, requests_max=1, connect_timeout="10s", url=url)
-        assert (await rig.exchange(post(call("ping")), response(b"new"))).body == b"new"
-        await peer.send(response(b"old"))
-        assert (await old.response()).body == b"old"
 
 
 # ---- what is under way ----

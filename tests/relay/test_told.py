@@ -1,6 +1,5 @@
 """What metrics and logs tell of traffic of every kind, and that they tell no secret (DESIGN 8.10, 8.11)."""
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.mcp import jsonrpc
 from gateway.mcp.observations import has_failed
-from tests.launch import Gateway, Gateways, Samples, changes, logged, samples, settings
+from tests.launch import Gateway, Gateways, Samples, changes, logged, samples
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, initialized, notification, page, result, task
@@ -22,7 +21,6 @@ from tests.relay.wire import answer, chunk, event, post, request, response, stre
 from tests.upstream import in_a_thread
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
-TASKS = [task("t-1"), task("t-2", "completed")]
 
 
 SECRETS = {
@@ -307,25 +305,3 @@ async def test_a_name_of_a_tool_is_text_whatever_is_in_it(gateways: Gateways, se
 def test_a_result_has_failed_by_its_own_word(data: bytes, fails: bool) -> None:
     """What a tool has structured in its result has any member that it likes."""
     assert has_failed(msgspec.Raw(jsonrpc.rewritten(data) or data)) is fails
-
-
-async def test_a_reload_takes_the_series_of_an_upstream_away_and_keeps_the_others(
-    gateways: Gateways, server: Workshop
-) -> None:
-    both = [
-        {"name": name, "url": f"http://127.0.0.1:{server.port}/mcp", "match": {"prefix": f"/{name}"}} for name in "ab"
-    ]
-    async with gateways.in_process(server.port, upstreams=both, log={"level": "warning"}) as gateway:
-        for name in "ab":
-            await asyncio.to_thread(make, gateway, task(name), target=f"/{name}/mcp")
-        kept = settings(gateway.port, gateway.admin, server.port, {"upstreams": both[1:]})
-        gateway.reload(kept)
-        samples = await gateway.metrics()
-        assert {dict(labels)["upstream"] for name, labels in samples if name.startswith("taskgate_task")} == {"b"}
-        assert samples["taskgate_tasks", of("render", "working", "b")] == 1
-        gateway.reload({**kept, "metrics": {"tasks": False}})
-        assert "taskgate_task" not in await gateway.exposition()
-        assert await asyncio.to_thread(rows, gateway) is None
-        await asyncio.to_thread(make, gateway, task("c"), target="/b/mcp")
-        gateway.reload(kept)
-        assert ("taskgate_tasks_started_total", of("render", None, "b")) not in await gateway.metrics()
