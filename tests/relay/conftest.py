@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,6 @@ from tests.relay.rig import Place, Rig, rig_at
 from tests.states import Watch, connections_by_the_table
 
 SMALL_BODY_BYTES = 4096
-SMALL_EVENT_BYTES = 4096
 SMALL_HEADER_BYTES = 8192
 
 
@@ -36,31 +36,31 @@ def fresh_gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
     return Gateways(tmp_path_factory.mktemp("fresh"))
 
 
-@pytest.fixture(scope="session")
-def plain_place(gateways: Gateways) -> Iterator[Place]:
-    with listening() as sock, gateways.process(port_of(sock)) as gateway:
-        yield Place(gateway, sock)
+def _place(**changed: Json) -> Any:
+    """A process for all tests, configured so, and the socket of its upstreams."""
+
+    @pytest.fixture(scope="session")
+    def place(gateways: Gateways) -> Iterator[Place]:
+        with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
+            yield Place(gateway, sock)
+
+    return place
 
 
-@pytest.fixture(scope="session")
-def small_place(gateways: Gateways) -> Iterator[Place]:
-    limits = {
+plain_place = _place()
+small_place = _place(
+    limits={
         "inspected_body_bytes_max": SMALL_BODY_BYTES,
-        "inspected_event_bytes_max": SMALL_EVENT_BYTES,
+        "inspected_event_bytes_max": SMALL_BODY_BYTES,
         "header_bytes_max": SMALL_HEADER_BYTES,
-    }
-    with listening() as sock, gateways.process(port_of(sock), limits=limits, index={"pages_max": 20}) as gateway:
-        yield Place(gateway, sock)
-
-
-@pytest.fixture(scope="session")
-def hasty_place(gateways: Gateways) -> Iterator[Place]:
-    """A process that waits for nothing longer than a second."""
-    limits = {"request_timeout": "1s", "keepalive_timeout": "1s", "stall_timeout": "1s"}
-    index = {"crawl_timeout": "500ms", "idle_timeout": "1s"}
-    upstream = {"response_timeout": "500ms", "connect_timeout": "1s", "idle_timeout": "1s"}
-    with listening() as sock, gateways.process(port_of(sock), limits=limits, index=index, upstream=upstream) as gateway:
-        yield Place(gateway, sock)
+    },
+    index={"pages_max": 20},
+)
+hasty_place = _place(  # it waits for nothing longer than a second
+    limits={"request_timeout": "1s", "keepalive_timeout": "1s", "stall_timeout": "1s"},
+    index={"crawl_timeout": "500ms", "idle_timeout": "1s"},
+    upstream={"response_timeout": "500ms", "connect_timeout": "1s", "idle_timeout": "1s"},
+)
 
 
 @pytest.fixture(scope="session")
@@ -95,21 +95,14 @@ async def rig(place: Place) -> AsyncIterator[Rig]:
         yield one
 
 
-@pytest.fixture
-async def process_rig(plain_place: Place, harness_alone: None) -> AsyncIterator[Rig]:
-    """The same with the process alone: for long tests, and for what only a process has."""
-    async with rig_at(plain_place) as one:
-        yield one
+def _rig(of: str) -> Any:
+    @pytest.fixture
+    async def rig(request: pytest.FixtureRequest, harness_alone: None) -> AsyncIterator[Rig]:
+        async with rig_at(request.getfixturevalue(of)) as one:
+            yield one
+
+    return rig
 
 
-@pytest.fixture
-async def small_rig(small_place: Place, harness_alone: None) -> AsyncIterator[Rig]:
-    async with rig_at(small_place) as one:
-        yield one
-
-
-@pytest.fixture
-async def hasty_rig(hasty_place: Place, harness_alone: None) -> AsyncIterator[Rig]:
-    """The same about the process that waits for nothing longer than a second."""
-    async with rig_at(hasty_place) as one:
-        yield one
+process_rig = _rig("plain_place")  # for long tests, and for what only a process has
+small_rig, hasty_rig = _rig("small_place"), _rig("hasty_place")

@@ -10,9 +10,9 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tests.peer import Client, NotInTime, Peer
 from tests.relay.http1 import End, Fields, Message
@@ -64,8 +64,39 @@ class Run:
         await self.client.until(arrived, f"{heads} heads and {payload} bytes of bodies at the client")
         self.lags.append(time.monotonic() - began)
 
+    async def play(self, step: "Step") -> None:
+        kind, *given = step
+        began = time.monotonic()
+        match kind, given:
+            case "client", pieces:
+                await self.client.send(*pieces)
+            case "arrives", [number]:
+                self.speaking = await self.upstream.request(number)
+            case "begins", [number]:
+                self.speaking = await self.upstream.head(number)
+            case "upstream hears", [data]:
+                asked = self.upstream
+                await asked.until(lambda: any(data in r.body for r in asked.requests), f"{data!r} at the upstream")
+                self.lags.append(time.monotonic() - began)
+            case "upstream", pieces:
+                for piece in pieces:
+                    await self.speaker.send(piece)
+                    await self.in_step()
+            case "upstream ends", [how]:
+                self.speaker.stop(how)
+            case "client leaves", [how]:
+                self.client.stop(how)
+                await self.speaker.ends()
+                self.lags.append(time.monotonic() - began)
+                self.left = True
 
-Step: TypeAlias = Callable[[Run], Awaitable[None]]
+    @property
+    def speaker(self) -> Peer:
+        assert self.speaking is not None
+        return self.speaking
+
+
+Step: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -78,77 +109,37 @@ class Case:
 
 
 def client(*pieces: bytes) -> Step:
-    async def step(run: Run) -> None:
-        await run.client.send(*pieces)
-
-    return step
+    return "client", *pieces
 
 
 def arrives(number: int = 1) -> Step:
     """The request of that number arrives whole; its connection is where the upstream speaks from now on."""
-
-    async def step(run: Run) -> None:
-        run.speaking = await run.upstream.request(number)
-
-    return step
+    return "arrives", number
 
 
 def begins(number: int = 1) -> Step:
     """The head of that request arrives; its connection is where the upstream speaks from now on."""
-
-    async def step(run: Run) -> None:
-        run.speaking = await run.upstream.head(number)
-
-    return step
+    return "begins", number
 
 
 def upstream_hears(data: bytes) -> Step:
     """These bytes of the body arrive at the upstream, before the rest is sent."""
-
-    async def step(run: Run) -> None:
-        began = time.monotonic()
-        await run.upstream.until(
-            lambda: any(data in r.body for r in run.upstream.requests), f"{data!r} at the upstream"
-        )
-        run.lags.append(time.monotonic() - began)
-
-    return step
+    return "upstream hears", data
 
 
 def upstream(*pieces: bytes) -> Step:
     """The upstream sends these pieces, each after the one before it has reached the client."""
-
-    async def step(run: Run) -> None:
-        assert run.speaking is not None
-        for piece in pieces:
-            await run.speaking.send(piece)
-            await run.in_step()
-
-    return step
+    return "upstream", *pieces
 
 
 def upstream_ends(how: End) -> Step:
     """The upstream closes the connection that it speaks on, in order or by a reset."""
-
-    async def step(run: Run) -> None:
-        assert run.speaking is not None
-        run.speaking.stop(how)
-
-    return step
+    return "upstream ends", how
 
 
 def client_leaves(how: End) -> Step:
     """The client closes its connection, and the upstream sees the end of its own."""
-
-    async def step(run: Run) -> None:
-        assert run.speaking is not None
-        run.client.stop(how)
-        began = time.monotonic()
-        await run.speaking.ends()
-        run.lags.append(time.monotonic() - began)
-        run.left = True
-
-    return step
+    return "client leaves", how
 
 
 def exchange(request: bytes | Sequence[bytes], response: bytes | Sequence[bytes], number: int = 1) -> list[Step]:
@@ -180,7 +171,7 @@ async def record(case: Case, listening: socket.socket, port: int | None) -> Reco
     run = Run(await Client.connect(port or upstream_end.port), upstream_end)
     try:
         for step in case.steps:
-            await step(run)
+            await run.play(step)
         if not (case.stays_open or run.left):
             with contextlib.suppress(NotInTime):
                 await run.client.until(lambda: _outcome(run.client) in ("whole", "cut"), "the end of the response")

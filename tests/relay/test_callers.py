@@ -294,21 +294,21 @@ def by_id(_maker: Asks, _asks: Asks) -> bool:
     return True
 
 
-def serving(gives: Gives) -> Script:
-    """Each `tools/call` makes a task; the list is empty."""
+def serving(gives: Gives, instead: Callable[[Json, Asks], bytes | None] = lambda _message, _who: None) -> Script:
+    """Each `tools/call` makes a task; the list is empty. `instead`: what it answers in place of that."""
     made: dict[str, Asks] = {}
 
-    async def script(asked: Message, _peer: Peer) -> bytes:
+    async def script(asked: Message, peer: Peer) -> bytes | None:
         message, who = body(asked), Asks.of(asked)
-        if message["method"] == "tasks/list":
-            return answer(result(message["id"], page([])))
+        if (said := instead(message, who)) is not None:
+            return said
         if message["method"] == "tools/call":
-            made[name := message["params"]["name"]] = who
-            return answer(result(message["id"], {"task": task(name)}))
-        task_id = message["params"]["taskId"]
-        if task_id in made and gives(made[task_id], who):
-            return answer(result(message["id"], task(task_id)))
-        return answer(fault(message["id"], -32602, "Task not found"))
+            made[message["params"]["name"]] = who
+            return answer(result(message["id"], {"task": task(message["params"]["name"])}))
+        given = Server(
+            {None: page([])}, get=lambda name: task(name) if name in made and gives(made[name], who) else None
+        )
+        return await given(asked, peer)
 
     return script
 
@@ -359,14 +359,10 @@ async def test_who_sees_what(
 async def test_a_refusal_forgets_no_id_and_the_end_of_a_session_those_of_the_session(
     gateways: Gateways, status: int, renewed: list[str], again: list[str]
 ) -> None:
-    serves = serving(by_user)
+    def refuses(message: Json, _who: Asks) -> bytes | None:
+        return answer(b"", status=b"%d No" % status) if message["method"] == "ping" else None
 
-    async def script(asked: Message, peer: Peer) -> bytes | None:
-        if body(asked)["method"] == "ping":
-            return answer(b"", status=b"%d No" % status)
-        return await serves(asked, peer)
-
-    async with rig_with(gateways, script) as rig:
+    async with rig_with(gateways, serving(by_user, refuses)) as rig:
         await rig.ask(ADA.post(call("tools/call", name="t-1", task={})))
         assert await listed(rig, ADA) == ["t-1"]
         assert (await rig.ask(ADA.post(call("ping")))).status == status
@@ -377,16 +373,16 @@ async def test_a_refusal_forgets_no_id_and_the_end_of_a_session_those_of_the_ses
 @pytest.mark.parametrize("said", [b"400", b"403", b"404", b"500", -32603])
 async def test_no_list_fails_for_an_id_that_is_found_again(gateways: Gateways, said: bytes | int) -> None:
     """Some servers deny a task by a status, or by another error. It is asked for again after the next crawl."""
-    serves, denies = serving(by_user), [True]
+    denying = [True]
 
-    async def script(asked: Message, peer: Peer) -> bytes | None:
-        message = body(asked)
-        if message["method"] == "tasks/get" and denies and Asks.of(asked) != ADA:
-            if isinstance(said, int):
-                return answer(fault(message["id"], said, "Internal error"))
-            return answer(fault(message["id"], -32602, "no"), status=said + b" No")
-        return await serves(asked, peer)
+    def denies(message: Json, who: Asks) -> bytes | None:
+        if message["method"] != "tasks/get" or who == ADA or not denying:
+            return None
+        if isinstance(said, int):
+            return answer(fault(message["id"], said, "Internal error"))
+        return answer(fault(message["id"], -32602, "no"), status=said + b" No")
 
+    script = serving(by_user, denies)
     async with rig_with(gateways, script, index={"max_age": 0, "full_crawl_interval": 0}) as rig:
         for number in range(12):
             await rig.ask(ADA.post(call("tools/call", name=f"t-{number}", task={})))
@@ -394,7 +390,7 @@ async def test_no_list_fails_for_an_id_that_is_found_again(gateways: Gateways, s
             for _ in range(3):
                 assert await listed(rig, asks) == []
         assert len(await listed(rig, ADA)) == 12
-        denies.clear()
+        denying.clear()
         for asks in (RENEWED, AGAIN):
             await listed(rig, asks)
             assert len(await listed(rig, asks)) == 12
@@ -402,16 +398,13 @@ async def test_no_list_fails_for_an_id_that_is_found_again(gateways: Gateways, s
 
 async def test_a_notification_makes_no_id_seen_for_others(gateways: Gateways) -> None:
     """Only an answer to a caller shows that a task is his: some servers tell every session of every task."""
-    serves = serving(by_id)
+    told = event(notification("notifications/tasks/status", **task("t-1")))
 
-    async def script(asked: Message, peer: Peer) -> bytes | None:
-        message = body(asked)
-        if message["method"] != "ping":
-            return await serves(asked, peer)
-        told = notification("notifications/tasks/status", **task("t-1"))
-        return stream() + chunked(event(told), event(result(message["id"], {})))
+    def notifies(message: Json, _who: Asks) -> bytes | None:
+        said = stream() + chunked(told, event(result(message["id"], {})))
+        return said if message["method"] == "ping" else None
 
-    async with rig_with(gateways, script) as rig:
+    async with rig_with(gateways, serving(by_id, notifies)) as rig:
         await rig.ask(ADA.post(call("ping")))
         assert await listed(rig, RENEWED) == []
         assert rig.asked("tasks/get") == []

@@ -48,16 +48,6 @@ async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
 # ---- sessions and authorization ----
 
 
-async def test_sessions_are_not_leaked_when_nobody_sends_delete(hasty_rig: Rig) -> None:
-    """`index.idle_timeout` is a second there. The ids that these callers have seen stay for a day (7.12)."""
-    hasty_rig.serve(Server({None: page(TASKS)}))
-    for _ in range(5):
-        assert (await Session(hasty_rig).ask(filtered())).status == 200
-    sessions, size_bytes = ("taskgate_index_sessions", ()), ("taskgate_index_bytes", ())
-    await hasty_rig.gateway.until(lambda now: now[sessions] >= 1, "an index")
-    await hasty_rig.gateway.until(lambda now: now[sessions] == 0 and now[size_bytes] < 2000 * 5, "none is left")
-
-
 # ---- messages ----
 
 

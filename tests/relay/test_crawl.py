@@ -32,7 +32,6 @@ from tests.relay.rig import (
 )
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
-MIB = 1 << 20
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
 TWO_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:])}
 ALL = ["t-3", "t-2", "t-1", "t-0"]
@@ -88,37 +87,22 @@ async def test_a_crawl_request_is_the_clients_own(rig: Rig) -> None:
     ]
     one = await rig.client(post(filtered(1, status=["working"], _meta={"a": 1}), *fields, target=b"/a%2Fb//c?x=1&"))
     assert ids(final(await one.response())) == ALL
-    for asked in rig.upstream.requests:
+    first, second = rig.upstream.requests
+    for asked in (first, second):
         assert asked.start == b"POST /a%2Fb//c?x=1& HTTP/1.1"
         kept = [b": ".join(f) for f in asked.fields if f[0].lower() in (b"authorization", b"mcp-session-id", b"cookie")]
         assert kept == [b"Authorization: Bearer t0ken", b"mcp-session-id: 0f8c", b"Cookie: a=1", b"Cookie: b=2"]
-        assert asked.value(b"X-Tenant") == b"\xe9"
-        assert asked.value(b"Mcp-Protocol-Version") == b"2025-11-25"
-        assert asked.value(b"Host") == rig.place.authority
-        assert asked.value(b"Content-Type") == b"application/json"
-        assert asked.value(b"Accept") == b"application/json, text/event-stream"
-        for absent in (b"x-hop", b"expect", b"transfer-encoding", b"te", b"upgrade"):
-            assert asked.values(absent) == []
+        for name, value in (
+            (b"X-Tenant", b"\xe9"), (b"Mcp-Protocol-Version", b"2025-11-25"), (b"Host", rig.place.authority),
+            (b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"),
+        ):  # fmt: skip
+            assert asked.value(name) == value
+        assert not any(map(asked.values, (b"x-hop", b"expect", b"transfer-encoding", b"te", b"upgrade")))
         message = body(asked)
-        assert message["method"] == "tasks/list"
-        assert isinstance(message["id"], str) and len(message["id"]) > 16
-    first, second = map(body, rig.upstream.requests)
-    assert first["id"] != second["id"]
-    assert first["params"].get("cursor") is None and second["params"]["cursor"] == "t-1"
-    assert not {"status", "filter", "_meta"} & {*first["params"], *second["params"]}
-
-
-@pytest.mark.parametrize("place", ["in_process"], indirect=True)
-@pytest.mark.parametrize("size", [0, 9, 5000])
-async def test_the_next_page_is_asked_for_before_this_one_is_read(rig: Rig, size: int) -> None:
-    """The last task of a page is none. The upstream has the next request before that is found out.
-
-    It once worked while the gateway read, and waited then: a crawl took 1.4 times as long as paging by hand.
-    """
-    broken = {"taskId": "t-broken"}
-    rig.serve(Server({None: page([*(task(f"t-{n}") for n in range(size)), broken], "a"), "a": page([])}))
-    assert (await rig.ask(rig.post(filtered()))).status == 502
-    assert [asked["params"].get("cursor") for asked in rig.asked("tasks/list")] == [None, "a"]
+        assert message["method"] == "tasks/list" and isinstance(message["id"], str) and len(message["id"]) > 16
+        assert not {"status", "filter", "_meta"} & message["params"].keys()
+    assert body(first)["id"] != body(second)["id"]
+    assert [body(asked)["params"].get("cursor") for asked in (first, second)] == [None, "t-1"]
 
 
 PAGE = b"Origin: http://localhost:6274"
@@ -398,41 +382,30 @@ async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_
     assert len(rig.asked("tasks/list")) == 2, "and no second crawl"
 
 
-async def test_a_client_that_reads_nothing_holds_up_none_of_several_streams(rig: Rig) -> None:
-    """Where all clients were full, a stream waited for the first, though another began to read again."""
-    session = Session(rig)
-    slow = await session.client(filtered(1, taskIds=["t-0", "t-1"]))
-    asked = [await crawl_id(rig, number) for number in (1, 2)]
-    slow.pause()
-    other = await session.client(filtered(2, taskIds=["t-0", "t-1"]))
-    other.pause()
-    await _joined(rig, session)
-    found = [TASKS[int(body(request)["params"]["taskId"][-1])] for request in rig.upstream.requests[:2]]
-    flood = Flood()
-    sending = [
-        asyncio.create_task(flood.pour(peer, result(asked_id, one)))
-        for (peer, asked_id), one in zip(asked, found, strict=True)
-    ]
-    await flood.until_full()
-    flood.enough.set()
-    other.resume()
-    assert ids(told(await other.response())[-1]) == ["t-1", "t-0"]
-    await asyncio.gather(*sending)
-
-
-async def test_a_query_that_comes_while_all_clients_are_full_is_answered(gateways: Gateways) -> None:
+@pytest.mark.parametrize("joins_first", [True, False])
+async def test_a_client_that_reads_nothing_holds_up_nobody(gateways: Gateways, joins_first: bool) -> None:
+    """Where all clients were full, a stream waited for the first, though another began to read again, or came."""
+    query = {"taskIds": ["t-0", "t-1"]}
     async with rig_with(gateways, index={"max_age": "60s"}) as rig:
-        session = Session(rig)
-        slow = await session.client(filtered(1))
-        peer, asked_id = await crawl_id(rig)
+        session, flood = Session(rig), Flood()
+        slow = await session.client(filtered(1, **query))
+        asked = [await crawl_id(rig, number) for number in (1, 2)]
         slow.pause()
-        flood = Flood()
-        answering = asyncio.create_task(flood.pour(peer, result(asked_id, page(TASKS))))
+        if joins_first:
+            other = await session.client(filtered(2, **query))
+            other.pause()
+            await _joined(rig, session)
+        sending = []
+        for (peer, asked_id), request in zip(asked, rig.upstream.requests[:2], strict=True):
+            found = TASKS[int(body(request)["params"]["taskId"][-1])]
+            sending.append(asyncio.create_task(flood.pour(peer, result(asked_id, found))))
         await flood.until_full()
         flood.enough.set()
-        other = await session.client(filtered(2))
-        assert ids(told(await other.response())[-1]) == ALL
-        await answering
+        if not joins_first:
+            other = await session.client(filtered(2, **query))
+        other.resume()
+        assert ids(told(await other.response())[-1]) == ["t-1", "t-0"]
+        await asyncio.gather(*sending)
 
 
 async def _joined(rig: Rig, session: Session) -> None:
@@ -451,8 +424,7 @@ async def _gone(rig: Rig) -> None:
 async def test_a_stream_that_asks_to_be_polled_is(rig: Rig) -> None:
     """DESIGN 6: closes after its priming event, `retry`, then GET with `Last-Event-ID`; so is one that breaks."""
     session = Session(rig)
-    of_one = [b"Mcp-Method: tasks/list", b"Idempotency-Key: 1", b"Content-Digest: sha-256=:a:", b"Prefer: wait=1"]
-    one = await rig.client(post(filtered(7), *session.fields(), *of_one))
+    one = await rig.client(post(filtered(7), *session.fields(), b"Mcp-Method: tasks/list", b"Idempotency-Key: 1"))
     peer, first_id = await crawl_id(rig)
     await peer.send(stream(b"Mcp-Session-Id: x") + chunk(b"id: 41_a\nretry: 20\ndata:\n\n") + LAST_CHUNK)
     peer = await rig.upstream.request(2)
@@ -461,9 +433,7 @@ async def test_a_stream_that_asks_to_be_polled_is(rig: Rig) -> None:
     assert asked.value(b"last-event-id") == b"41_a"
     assert asked.value(b"accept") == b"text/event-stream"
     assert asked.value(b"mcp-session-id") == session.session_id.encode()
-    assert asked.value(b"authorization") == b"Bearer t0ken"
-    for name in (b"mcp-method", b"idempotency-key", b"content-digest", b"prefer", b"content-type", b"content-length"):
-        assert asked.values(name) == []
+    assert not any(map(asked.values, (b"mcp-method", b"idempotency-key", b"content-type", b"content-length")))
     await peer.send(stream() + chunk(event(LOG, b"id: 42", b"retry: 20")))
     await one.hears(dumps(LOG))
     peer.reset()

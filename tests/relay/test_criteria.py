@@ -11,23 +11,6 @@ from tests.relay.messages import LAST_CHUNK, Json, call, chunk, dumps, filtered,
 from tests.relay.rig import Rig, Server, Session, body, final, ids, own, rig_with
 from tests.relay.wire import answer, post
 
-TASKS = [task(f"t-{n}", "failed" if n % 2 else "completed", f"2026-01-01T00:00:{n:02}Z") for n in range(9)]
-
-
-async def test_parameters_that_are_no_criteria_are_named_in_the_answer(rig: Rig) -> None:
-    """Beside a criterion."""
-    rig.serve(Server({None: page(TASKS)}))
-    session = Session(rig)
-    for params in (
-        {"order": "desc", "staus": ["failed"], "limit": 1, "_meta": {"a": 1}},
-        {"cursor": "taskgate:?order=desc", "staus": ["failed"], "limit": 1},
-    ):
-        said = final(await session.ask(call("tasks/list", **params)))["result"]
-        assert said["_meta"]["taskgate/ignored"] == ["staus", "limit"]
-        assert len(said["tasks"]) == len(TASKS)
-    said = final(await session.ask(filtered(1, order="desc")))["result"]
-    assert said["_meta"].keys() == {"taskgate/total", "taskgate/asOf"}
-
 
 async def test_a_misspelt_criterion_is_named_in_the_servers_list_and_every_other_byte_stays(
     gateways: Gateways,
@@ -68,23 +51,6 @@ async def test_a_misspelt_criterion_is_named_in_the_servers_list_and_every_other
 
 
 # ---- pages of large tasks: each answer has an end in bytes, and cursors lead on ----
-
-KIB = 1024
-
-
-def served(tasks: list[Json]) -> Server:
-    cursors = [None, *map(str, range(1, len(tasks))), None]
-    return Server({cursors[n]: page([each], cursors[n + 1]) for n, each in enumerate(tasks)})
-
-
-async def test_a_page_has_at_most_4_mib_unless_configured(gateways: Gateways) -> None:
-    tasks = [task(f"t-{n}", statusMessage="x" * (1500 * KIB)) for n in range(4)]
-    async with rig_with(gateways, served(tasks), index={"max_age": "1h"}) as rig:
-        session = Session(rig)
-        first = final(await session.ask(filtered(1, order="asc")))["result"]
-        second = final(await session.ask(filtered(1, cursor=first.get("nextCursor"))))["result"]
-        assert [each["taskId"] for each in first["tasks"]] == ["t-0", "t-1"]
-        assert [each["taskId"] for each in second["tasks"]] == ["t-2", "t-3"]
 
 
 async def test_many_large_tasks_whose_ttl_has_passed_are_asked_for_at_once(gateways: Gateways) -> None:

@@ -6,8 +6,9 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pytest
 import uvloop
@@ -28,18 +29,19 @@ LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
     "asyncio": asyncio.new_event_loop,
 }
 
-Run: TypeAlias = Callable[[Callable[["Hosts"], Coroutine[Any, Any, None]]], None]
 
+def on_each_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Any:
+    """A test that runs on a loop of its own, of each kind, with addresses of its own as its first argument."""
 
-@pytest.fixture(params=LOOPS)
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a test on a loop of its own, with addresses of its own."""
+    @pytest.mark.parametrize("loop", LOOPS)
+    def run(loop: str, **given: Any) -> None:
+        with ExitStack() as leaving, asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+            runner.run(asyncio.wait_for(test(Hosts(leaving), **given), 30.0))
 
-    def run(work: Callable[["Hosts"], Coroutine[Any, Any, None]]) -> None:
-        with ExitStack() as leaving, asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(asyncio.wait_for(work(Hosts(leaving)), 30.0))
-
-    return run
+    _, *others = signature(test).parameters.values()
+    made: Any = run
+    made.__signature__ = Signature([*others, Parameter("loop", Parameter.POSITIONAL_OR_KEYWORD)])
+    return made
 
 
 def resolve_to(*addresses: str) -> None:
@@ -111,62 +113,56 @@ async def dialled(dialer: Dialer) -> tuple[str, float]:
     return made.address, took_s
 
 
-def test_a_black_holed_address_delays_the_first_connection_and_that_by_little(run: Run) -> None:
+@on_each_loop
+async def test_a_black_holed_address_delays_the_first_connection_and_that_by_little(at: Hosts) -> None:
     """Each connection waited there for half of `connect_timeout`: 2.5 s."""
-
-    async def work(at: Hosts) -> None:
-        at.black_hole("127.0.0.2")
-        at.serve("127.0.0.4")
-        resolve_to("127.0.0.2", "127.0.0.4")
-        dialer = at.dialer(20.0)
-        address, took_s = await dialled(dialer)
-        assert (address, took_s < 5.0) == ("127.0.0.4", True)
-        times = [await dialled(dialer) for _ in range(10)]
-        assert {address for address, _ in times} == {"127.0.0.4"}
-        assert sum(took_s for _, took_s in times) < 2.0, "the others did not wait for it"
-
-    run(work)
+    at.black_hole("127.0.0.2")
+    at.serve("127.0.0.4")
+    resolve_to("127.0.0.2", "127.0.0.4")
+    dialer = at.dialer(20.0)
+    address, took_s = await dialled(dialer)
+    assert (address, took_s < 5.0) == ("127.0.0.4", True)
+    times = [await dialled(dialer) for _ in range(10)]
+    assert {address for address, _ in times} == {"127.0.0.4"}
+    assert sum(took_s for _, took_s in times) < 2.0, "the others did not wait for it"
 
 
-def test_the_next_address_is_tried_where_no_connection_comes_about(run: Run) -> None:
+@on_each_loop
+async def test_the_next_address_is_tried_where_no_connection_comes_about(at: Hosts) -> None:
     """Some refuse, many do not answer: together they may not take the time of all."""
-
-    async def work(at: Hosts) -> None:
-        silent = [f"127.0.0.{10 + n}" for n in range(12)]
-        for address in silent:
-            at.black_hole(address)
-        at.serve("127.0.0.4")
-        resolve_to("127.0.0.3", *silent, "127.0.0.3", "127.0.0.4")
-        assert (await dialled(at.dialer(2.0)))[0] == "127.0.0.4"
-
-    run(work)
+    silent = [f"127.0.0.{10 + n}" for n in range(12)]
+    for address in silent:
+        at.black_hole(address)
+    at.serve("127.0.0.4")
+    resolve_to("127.0.0.3", *silent, "127.0.0.3", "127.0.0.4")
+    assert (await dialled(at.dialer(2.0)))[0] == "127.0.0.4"
 
 
-def test_what_failed_goes_last_for_a_while_and_is_never_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(at: Hosts) -> None:
-        second = at.serve("127.0.0.4")
-        resolve_to("127.0.0.2", "127.0.0.4")
-        dialer = at.dialer(20.0)
-        assert (await dialled(dialer))[0] == "127.0.0.4", "the first one refuses"
-        at.serve("127.0.0.2")
-        assert (await dialled(dialer))[0] == "127.0.0.4", "that is remembered"
-        second.close()
-        assert (await dialled(dialer))[0] == "127.0.0.2", "it goes last, and is tried"
-        second = at.serve("127.0.0.4")
-        assert (await dialled(dialer))[0] == "127.0.0.2", "the other one has failed since"
-        resolve_to("127.0.0.4")
-        assert (await dialled(dialer))[0] == "127.0.0.4", "there is no other"
-        resolve_to("127.0.0.2")
-        assert (await dialled(dialer))[0] == "127.0.0.2"
-        resolve_to("127.0.0.4", "127.0.0.2")
-        assert (await dialled(dialer))[0] == "127.0.0.4", "what the name no longer had is forgotten"
-        second.close()
-        assert (await dialled(dialer))[0] == "127.0.0.2"
-        at.serve("127.0.0.4")
-        monkeypatch.setattr(dial, "_LAST_S", 0.0)
-        assert (await dialled(dialer))[0] == "127.0.0.4", "the while is over"
-
-    run(work)
+@on_each_loop
+async def test_what_failed_goes_last_for_a_while_and_is_never_left_out(
+    at: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = at.serve("127.0.0.4")
+    resolve_to("127.0.0.2", "127.0.0.4")
+    dialer = at.dialer(20.0)
+    assert (await dialled(dialer))[0] == "127.0.0.4", "the first one refuses"
+    at.serve("127.0.0.2")
+    assert (await dialled(dialer))[0] == "127.0.0.4", "that is remembered"
+    second.close()
+    assert (await dialled(dialer))[0] == "127.0.0.2", "it goes last, and is tried"
+    second = at.serve("127.0.0.4")
+    assert (await dialled(dialer))[0] == "127.0.0.2", "the other one has failed since"
+    resolve_to("127.0.0.4")
+    assert (await dialled(dialer))[0] == "127.0.0.4", "there is no other"
+    resolve_to("127.0.0.2")
+    assert (await dialled(dialer))[0] == "127.0.0.2"
+    resolve_to("127.0.0.4", "127.0.0.2")
+    assert (await dialled(dialer))[0] == "127.0.0.4", "what the name no longer had is forgotten"
+    second.close()
+    assert (await dialled(dialer))[0] == "127.0.0.2"
+    at.serve("127.0.0.4")
+    monkeypatch.setattr(dial, "_LAST_S", 0.0)
+    assert (await dialled(dialer))[0] == "127.0.0.4", "the while is over"
 
 
 def open_sockets() -> int:
@@ -198,27 +194,25 @@ async def serving(sock: socket.socket, answer: bytes) -> asyncio.Server:
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
-def test_where_tls_fails_the_next_address_is_tried(run: Run, tmp_path: Path, answer: bytes) -> None:
+@on_each_loop
+async def test_where_tls_fails_the_next_address_is_tried(at: Hosts, tmp_path: Path, answer: bytes) -> None:
     """Or where nothing answers in it. That is remembered as well."""
     served, tls = serving_tls(tmp_path)
-
-    async def work(at: Hosts) -> None:
-        good = await asyncio.get_running_loop().create_server(asyncio.Protocol, sock=at.serve("127.0.0.4"), ssl=served)
-        bad = await serving(at.serve("127.0.0.2"), answer)
-        at.black_hole("127.0.0.5")
-        resolve_to("127.0.0.2", "127.0.0.5", "127.0.0.4")
-        dialer = at.dialer(4.0, tls)
-        assert (await dialled(dialer))[0] == "127.0.0.4"
-        address, took_s = await dialled(dialer)
-        assert (address, took_s < 1.0) == ("127.0.0.4", True)
-        for server in (good, bad):
-            server.close()
-            await server.wait_closed()
-
-    run(work)
+    good = await asyncio.get_running_loop().create_server(asyncio.Protocol, sock=at.serve("127.0.0.4"), ssl=served)
+    bad = await serving(at.serve("127.0.0.2"), answer)
+    at.black_hole("127.0.0.5")
+    resolve_to("127.0.0.2", "127.0.0.5", "127.0.0.4")
+    dialer = at.dialer(4.0, tls)
+    assert (await dialled(dialer))[0] == "127.0.0.4"
+    address, took_s = await dialled(dialer)
+    assert (address, took_s < 1.0) == ("127.0.0.4", True)
+    for server in (good, bad):
+        server.close()
+        await server.wait_closed()
 
 
-def test_many_addresses_leave_a_slow_handshake_its_time(run: Run, tmp_path: Path) -> None:
+@on_each_loop
+async def test_many_addresses_leave_a_slow_handshake_its_time(at: Hosts, tmp_path: Path) -> None:
     """Each address had an equal share of the limit: of eight, none had time for TLS that takes a while."""
     served, tls = serving_tls(tmp_path)
     addresses = [f"127.0.0.{n}" for n in range(2, 10)]
@@ -232,52 +226,37 @@ def test_many_addresses_leave_a_slow_handshake_its_time(run: Run, tmp_path: Path
     async def answering(taken: socket.socket) -> None:
         await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, taken, ssl=served)
 
-    async def work(at: Hosts) -> None:
-        servers = [asyncio.create_task(slow(at.serve(address))) for address in addresses]
-        resolve_to(*addresses)
-        assert (await dialled(at.dialer(4.0, tls)))[0] == addresses[0]
-        for server in servers:
-            server.cancel()
-        await asyncio.gather(*servers, return_exceptions=True)
-
-    run(work)
+    servers = [asyncio.create_task(slow(at.serve(address))) for address in addresses]
+    resolve_to(*addresses)
+    assert (await dialled(at.dialer(4.0, tls)))[0] == addresses[0]
+    for server in servers:
+        server.cancel()
+    await asyncio.gather(*servers, return_exceptions=True)
 
 
 @pytest.mark.skipif(not DESCRIPTORS.exists(), reason="no list of open descriptors here")
-def test_whoever_leaves_while_addresses_are_tried_leaves_nothing_open(run: Run, tmp_path: Path) -> None:
+@on_each_loop
+async def test_whoever_leaves_while_addresses_are_tried_leaves_nothing_open(at: Hosts, tmp_path: Path) -> None:
     """At each moment: while one is tried, while several are, while TLS is; or at the end of the time."""
     tls = UpstreamTls(ca=Path(Authority(tmp_path).ca))
-
-    async def work(at: Hosts) -> None:
-        silent = await serving(at.serve("127.0.0.4"), b"")
-        at.black_hole("127.0.0.2")
-        resolve_to("127.0.0.2", "127.0.0.3", "127.0.0.4")
-        outcomes = set()
-        for moment in range(30):
-            dialing = asyncio.create_task(at.dialer(0.3, tls).connect(Noted))
-            await asyncio.wait({dialing}, timeout=0.4 if moment == 29 else moment * 0.005)
-            dialing.cancel()
-            outcomes |= {type(error) for error in await asyncio.gather(dialing, return_exceptions=True)}
-        assert outcomes == {asyncio.CancelledError, TimeoutError}
-        silent.close()
-        await silent.wait_closed()
-
-    before = open_sockets()
-    run(work)
+    silent = await serving(at.serve("127.0.0.4"), b"")
+    at.black_hole("127.0.0.2")
+    resolve_to("127.0.0.2", "127.0.0.3", "127.0.0.4")
+    outcomes, before = set(), open_sockets()
+    for moment in range(30):
+        dialing = asyncio.create_task(at.dialer(0.3, tls).connect(Noted))
+        await asyncio.wait({dialing}, timeout=0.4 if moment == 29 else moment * 0.005)
+        dialing.cancel()
+        outcomes |= {type(error) for error in await asyncio.gather(dialing, return_exceptions=True)}
+    assert outcomes == {asyncio.CancelledError, TimeoutError}
     assert open_sockets() <= before
-
-
-def test_where_no_address_answers_the_system_says_why(run: Run) -> None:
-    async def work(at: Hosts) -> None:
-        resolve_to("127.0.0.3", "127.0.0.1")
-        with pytest.raises(ConnectionRefusedError, match=r"^\[Errno \d+\] Connection refused$"):
-            await at.dialer(3.0).connect(Noted)
-
-    run(work)
+    silent.close()
+    await silent.wait_closed()
 
 
 @pytest.mark.parametrize("addresses", [("127.0.0.4",), ("127.0.0.4", "127.0.0.3"), ("127.0.0.3", "127.0.0.4")])
-def test_a_turn_of_the_loop_begins_few_connections(run: Run, addresses: tuple[str, ...]) -> None:
+@on_each_loop
+async def test_a_turn_of_the_loop_begins_few_connections(at: Hosts, addresses: tuple[str, ...]) -> None:
     """500 clients that came at once held the loop three times for 20 ms."""
     turn, ready_in = 0, list[int]()
 
@@ -291,23 +270,20 @@ def test_a_turn_of_the_loop_begins_few_connections(run: Run, addresses: tuple[st
         ready_in.append(turn)
         return Noted()
 
-    async def work(at: Hosts) -> None:
-        at.serve("127.0.0.4")
-        resolve_to(*addresses)
-        counting = asyncio.create_task(count())
-        dialer = at.dialer(20.0)
-        many = [asyncio.create_task(dialer.connect(noted)) for _ in range(100)]
-        many[50].cancel()
-        made = await asyncio.gather(*many, return_exceptions=True)
-        counting.cancel()
-        connected = [one for one in made if isinstance(one, Noted)]
-        for one in connected:
-            one.transport.abort()
-            await one.lost.wait()
-        assert len(connected) == 99
-        assert max(ready_in.count(each) for each in ready_in) <= 50
-
-    run(work)
+    at.serve("127.0.0.4")
+    resolve_to(*addresses)
+    counting = asyncio.create_task(count())
+    dialer = at.dialer(20.0)
+    many = [asyncio.create_task(dialer.connect(noted)) for _ in range(100)]
+    many[50].cancel()
+    made = await asyncio.gather(*many, return_exceptions=True)
+    counting.cancel()
+    connected = [one for one in made if isinstance(one, Noted)]
+    for one in connected:
+        one.transport.abort()
+        await one.lost.wait()
+    assert len(connected) == 99
+    assert max(ready_in.count(each) for each in ready_in) <= 50
 
 
 # ---- connections that send much are read in turns (turns.py), whatever loop it is ----

@@ -17,8 +17,8 @@ import pytest
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateway, Gateways, eventually
 from tests.relay.messages import Json
-from tests.relay.rig import Rig, own, rig_with, says, tls_client
-from tests.relay.wire import LAST_CHUNK, chunk, request, response
+from tests.relay.rig import Rig, own, rig_with, tls_client
+from tests.relay.wire import request, response
 
 NAME: Final = b"\0\x09localhost"
 COUNT: Final = "taskgate_tls_handshake_failures_total"
@@ -183,15 +183,6 @@ async def test_plain_http_on_the_tls_port_is_told_so(rig: Rig, size: int) -> Non
     assert rig.upstream.requests == []
 
 
-async def test_failed_handshakes_write_one_line_a_second(rig: Rig) -> None:
-    for _ in range(50):
-        await rig.client(b"\0" * 10)
-    await failed(rig.gateway, {"not_tls": 50})
-    await all_told(rig.gateway, 50)
-    seconds = [line["time"][:19] for line in lines(rig.gateway)]
-    assert len(set(seconds)) == len(seconds) < 50, seconds
-
-
 async def test_handshakes_that_are_abused_are_each_counted_once(rig: Rig, tls: Json) -> None:
     """Bytes of a hello are changed, cut, repeated and sent in pieces; clients leave in each way."""
     chance = random.Random(24)
@@ -237,16 +228,6 @@ async def test_a_connection_in_its_handshake_counts(gateways: Gateways, tls: Jso
                 one.reset()
             await failed(rig.gateway, {"client_left": 3, "plain_http": 1})
             await is_served(rig, tls)
-
-
-async def test_handshakes_far_beyond_the_limit_are_closed_at_once(gateways: Gateways, tls: Json) -> None:
-    for begun in (own, rig_with):
-        async with begun(gateways, tls=tls, limits={"connections_max": 2, "request_timeout": "1h"}) as rig:
-            many = [await rig.client() for _ in range(110)]
-            await asyncio.gather(*(one.ends() for one in many[102:]))
-            assert [one.end for one in many[:102]] == ["open"] * 102
-            refused = ("taskgate_connections_refused_total", (("why", "connections_max"),))
-            assert (await rig.gateway.metrics())[refused] == 108
 
 
 async def test_sigterm_ends_handshakes_at_once_and_answers_in_time(gateways: Gateways, tls: Json) -> None:
@@ -304,17 +285,3 @@ async def test_tls_on_a_unix_socket(gateways: Gateways, tls: Json, tmp_path: Pat
                 await asyncio.gather(each.wait_closed(), return_exceptions=True)
             await failed(rig.gateway, {"plain_http": 1})
             assert lines(rig.gateway)[0]["client"] == "unix"
-
-
-async def test_a_large_answer_and_many_requests_at_once(rig: Rig, tls: Json) -> None:
-    """What is handed on is a whole connection: its first request may stand in the flight that ends the handshake."""
-
-    async def one(number: int) -> None:
-        async with tls_client(rig, tls["certificate"]) as (reader, writer):
-            writer.write(request(target=b"/%d" % number))
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-            assert len(await reader.readuntil(LAST_CHUNK)) > 300_000
-
-    rig.serve(says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x" * 3000) * 100 + LAST_CHUNK))
-    await asyncio.gather(*map(one, range(30)))
-    assert await failures(rig.gateway) == {}

@@ -20,7 +20,7 @@ from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, page, result
 from tests.relay.messages import task as a_task
-from tests.relay.rig import Rig, Session, body, final, ids, own, rig_with, says
+from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, own, rig_with, says
 from tests.relay.wire import answer, chunk, post, request, response, stream
 
 MIB = 1 << 20
@@ -112,13 +112,19 @@ async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways
             assert len((await one.response()).body) == 8 * MIB
 
 
-async def test_events_that_never_end_are_held_up_to_the_limit_and_pass(gateways: Gateways) -> None:
-    """Beyond it an event is not held to be read: it passes unread, as one does that is too large."""
+@pytest.mark.parametrize("of_crawler", [False, True])
+async def test_events_that_never_end_are_held_up_to_the_limit(gateways: Gateways, of_crawler: bool) -> None:
+    """Beyond it an event is not held to be read: it passes unread, or fails the query on whose stream it is."""
     async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
-        for _ in range(6):
-            one, peer = await rig.begin(request())
+        for number in range(6):
+            one, peer = await rig.begin(Session(rig).request(filtered(number)) if of_crawler else request())
             await peer.send(stream() + chunk(b"data: " + b"x" * (3 * MIB)))
-            await one.until(lambda one=one: len(one.received) > 3 * MIB, "3 MiB of an event")  # type: ignore[misc]
+            if not of_crawler:
+                await one.until(lambda one=one: len(one.received) > 3 * MIB, "3 MiB of an event")  # type: ignore[misc]
+            elif number:
+                assert (await one.response()).status == 503
+            else:
+                await eventually(lambda: _holds(rig, 3 * MIB), "the event is counted")
         held = (await rig.gateway.metrics())["taskgate_held_bytes", ()]
         assert 3 * MIB < held < 8 * MIB
         rig.serve(ok)
@@ -127,20 +133,19 @@ async def test_events_that_never_end_are_held_up_to_the_limit_and_pass(gateways:
 
 async def test_a_large_list_gets_503_beyond_the_limit_and_a_small_one_its_answer(gateways: Gateways) -> None:
     """Room is reserved first: what is refused was built, at three times its size."""
+    tasks = [a_task(f"t-{n}", statusMessage="x" * 100_000) for n in range(30)] + [a_task("small", "failed")]
+    cursors = [None, *map(str, range(5, 35, 5)), None]
+    pages = {cursor: page(tasks[5 * n : 5 * n + 5], cursors[n + 1]) for n, cursor in enumerate(cursors[:-1])}
+    server, large = Server(pages), list[bytes]()  # what the upstream makes: none of that is the gateway's memory
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        if asked.method == b"POST":
+            return await server(asked, peer)
+        large.append(response(b"x" * (8 * MIB)))
+        return large[-1]
+
     limits = {"held_bytes_max": MIB, "inspected_body_bytes_max": MIB}
-    async with rig_with(gateways, limits=limits, index={"max_age": "1h"}) as rig:
-        tasks = [a_task(f"t-{n}", statusMessage="x" * 100_000) for n in range(30)] + [a_task("small", "failed")]
-
-        async def script(asked: Message, _peer: Peer) -> bytes:
-            message = body(asked)
-            if message is None:
-                large.append(response(b"x" * (8 * MIB)))
-                return large[-1]
-            at = int(message["params"].get("cursor", 0))
-            return answer(result(message["id"], page(tasks[at : at + 5], str(at + 5) if at < 30 else None)))
-
-        large = list[bytes]()  # what the upstream makes of them: none of that is the gateway's memory
-        rig.serve(script)
+    async with rig_with(gateways, script, limits=limits, index={"max_age": "1h"}) as rig:
         session, small = Session(rig), filtered(status=["failed"])
         assert final(await session.ask(small))["result"]["tasks"] == tasks[-1:]
         for _ in range(8):
@@ -154,14 +159,12 @@ async def test_a_large_list_gets_503_beyond_the_limit_and_a_small_one_its_answer
         try:
             before = tracemalloc.get_traced_memory()[0]
             refused = await session.ask(filtered(status=["working"]))
-            peak_bytes = tracemalloc.get_traced_memory()[1] - before
+            assert tracemalloc.get_traced_memory()[1] - before < MIB, "the answer has 3 MB"
         finally:
             tracemalloc.stop()
-        assert refused.status == 503
-        assert peak_bytes < MIB, "the answer has 3 MB"
-        wrong = filtered("i" * 65_300, status=["no status"])  # its answer repeats the id, and is just too large
-        refused = await session.ask(wrong)
-        assert refused.status == 503 and "held_bytes_max" in json.loads(refused.body)["error"]["message"]
+        # The answer to a wrong query repeats its id, and is just too large.
+        for got in (refused, await session.ask(filtered("i" * 65_300, status=["no status"]))):
+            assert got.status == 503 and "held_bytes_max" in body(got)["error"]["message"]
         assert final(await session.ask(small))["result"]["tasks"] == tasks[-1:]
 
 
@@ -223,21 +226,6 @@ def _resident_bytes(rig: Rig) -> int:
     return rss
 
 
-async def test_an_event_on_a_crawlers_stream_that_never_ends_is_counted_and_has_a_limit(gateways: Gateways) -> None:
-    """Nothing counted it: each filtered list could hold `inspected_event_bytes_max` beyond the limit."""
-    async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
-        for number in range(1, 5):
-            one = await Session(rig).client(filtered(number))
-            peer = await rig.upstream.request(number)
-            await peer.send(stream() + chunk(b"data: " + b"x" * (3 * MIB)))
-            if number == 1:
-                await eventually(lambda: _holds(rig, 3 * MIB), "the event is counted")
-            else:
-                assert (await one.response()).status == 503
-        rig.serve(ok)
-        await pings_are_answered(rig)
-
-
 async def test_a_packed_document_is_no_larger_than_a_plain_one(rig: Rig) -> None:
     """4 KB unpacked to 4 MiB, and the loop was held for 0.9 s to look for addresses in them."""
 
@@ -276,44 +264,44 @@ async def test_a_half_close_during_an_answer_that_ends_with_its_connection_is_a_
 # ---- a whole answer destroyed ----
 
 
-@pytest.mark.parametrize("framed", ["by its length", "by the end"])
-async def test_a_request_behind_the_last_answer_does_not_destroy_it(rig: Rig, framed: str) -> None:
+async def ends_with_its_connection(_request: Message, peer: Peer) -> None:
+    await peer.send(CLOSE_DELIMITED + b"w" * MIB)
+    peer.finish()
+
+
+WHOLE = says(response(b"w" * MIB, b"Connection: close"))
+
+
+async def behind(rig: Rig) -> Client:
+    """A client that reads nothing yet, with requests behind its last one."""
+    one = await rig.client()
+    one.pause()
+    await one.send(request(fields=[b"Connection: close"]), request(target=b"/behind") * 20)
+    return one
+
+
+@pytest.mark.parametrize("script", [WHOLE, ends_with_its_connection])
+async def test_a_request_behind_the_last_answer_does_not_destroy_it(rig: Rig, script: Script) -> None:
     """A close with unread bytes resets the connection, and the answer on its way is lost: 16 of 20 were."""
-    whole = b"w" * MIB
-
-    async def script(_request: Message, _peer: Peer) -> bytes | None:
-        if framed == "by its length":
-            return response(whole, b"Connection: close")
-        await _peer.send(CLOSE_DELIMITED + whole)
-        _peer.finish()
-        return None
-
     rig.serve(script)
     for _ in range(10):
-        one = await rig.client()
-        one.pause()
-        fields = [b"Connection: close"] if framed == "by its length" else []
-        await one.send(request(fields=fields), request(target=b"/behind") * 20)
+        one = await behind(rig)
         await asyncio.sleep(0.02)
         one.resume()
         assert await one.ends() == "fin"
-        assert (await one.response()).body == whole
+        assert (await one.response()).body == b"w" * MIB
         await one.close()
 
 
 async def test_a_drain_waits_for_who_still_reads_a_whole_answer(gateways: Gateways) -> None:
-    """With requests behind: a close while they are unread resets the connection."""
-    whole = b"w" * MIB
-    async with own(gateways, says(response(whole))) as rig:
-        one = await rig.client()
-        one.pause()
-        await one.send(request(fields=[b"Connection: close"]), request(target=b"/behind") * 20)
+    async with own(gateways, WHOLE) as rig:
+        one = await behind(rig)
         await rig.upstream.request()
         await asyncio.sleep(0.2)
         rig.gateway.signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
         one.resume()
-        assert (await one.response()).body == whole
+        assert (await one.response()).body == b"w" * MIB
         await one.close()
         assert await rig.gateway.exits() == 0
 
@@ -328,14 +316,6 @@ async def test_a_client_that_waits_to_be_told_to_go_on_has_a_limit(gateways: Gat
         await peer.send(response(b"no", status=b"401 Unauthorized"))
         assert (await one.response()).status == 401
         assert await one.ends() == "fin"
-
-
-async def test_a_client_that_stays_after_the_last_answer_is_closed(gateways: Gateways) -> None:
-    async with rig_with(gateways, ok, limits={"stall_timeout": "1s"}) as rig:
-        one = await rig.client(request(fields=[b"Connection: close"]))
-        assert (await one.response()).status == 200
-        assert await one.ends() == "fin"
-        await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "the connection is given up")
 
 
 # ---- `Connection` that names who asks ----

@@ -1,16 +1,24 @@
-"""A refused caller holds nothing: indexes, places in a store and notes are for callers that were answered."""
+"""A refused caller holds nothing; and requests that the upstream puts off, with `Retry-After`."""
 
+import asyncio
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gateway.http.fields import Headers
+from gateway.upstream.own_requests import retry_after_s
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, fault, filtered, initialized, notification, page, result, task
-from tests.relay.rig import Rig, Script, Session, body, final, gives, replies, rig_with, says
+from tests.relay.messages import Json, call, dumps, fault, filtered, initialized, notification, page, result, task
+from tests.relay.rig import Rig, Script, Server, Session, body, final, gives, ids, replies, rig_with, says
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response
 
 PAGE = b"Origin: http://localhost:6274"
@@ -180,3 +188,161 @@ async def test_a_refusal_goes_before_what_is_wrong_with_a_query_and_who_was_refu
     assert await is_refused(BAD_QUERIES[2])
     status.append(b"200 OK")
     assert not await is_refused(BAD_QUERIES[2])
+
+
+# ---- requests of the gateway's own that the upstream puts off: 429 and 503 with `Retry-After` (RFC 9110, 10.2.3) ----
+
+LONG_AGO = 1_000_000_000.0
+TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(6)]
+ALL = [f"t-{n}" for n in reversed(range(6))]
+
+
+SERVER = Server(
+    {None if n == 0 else f"t-{n - 1}": page([TASKS[n]], f"t-{n}" if n < 5 else None) for n in range(6)},
+    {"ping": {}},
+    lambda task_id: TASKS[int(task_id[2:])],
+)
+A_DATE = [f"{name}: {formatdate(at, usegmt=True)}" for name, at in (("Date", LONG_AGO), ("Retry-After", LONG_AGO + 1))]
+
+
+@dataclass
+class Limited:
+    """A server that takes two requests in each second, and puts the others off."""
+
+    status: bytes = b"429 Too Many Requests"
+    fields: tuple[str, ...] = ("Retry-After: 1",)
+    taken: list[float] = field(default_factory=list)
+    put_off: list[float] = field(default_factory=list)
+    early: int = 0  # requests that came before they should
+    at_once: int = 0
+    at_once_after: int = 0  # the most, once one was put off
+
+    async def __call__(self, asked: Message, peer: Peer) -> bytes | None:
+        now = time.monotonic()
+        self.at_once += 1
+        if self.put_off and now - self.put_off[0] > 0.9:
+            self.early += now - self.put_off[-1] < 0.9
+            self.at_once_after = max(self.at_once_after, self.at_once)
+        full = len([one for one in self.taken if now - one < 1.0]) >= 2
+        (self.put_off if full else self.taken).append(now)
+        await asyncio.sleep(0.02)
+        self.at_once -= 1
+        refused = fault(body(asked)["id"], -32000, "slow down")
+        return answer(refused, *map(str.encode, self.fields), status=self.status) if full else await SERVER(asked, peer)
+
+
+@pytest.mark.parametrize(
+    ("how", "criteria"),
+    [
+        ({"status": b"503 Service Unavailable", "fields": tuple(A_DATE)}, {}),
+        ({"fields": ("Retry-After: 0",)}, {}),
+        ({}, {"taskIds": [f"t-{n}" for n in range(6)]}),
+    ],
+    ids=["503 and a date", "zero", "single tasks"],
+)
+async def test_a_refresh_goes_on_where_the_server_has_put_it_off(rig: Rig, how: Json, criteria: Json) -> None:
+    """A 429 threw away the pages that were read. Single tasks are asked for one at a time then, not eight at once."""
+    limited = Limited(**how)
+    rig.serve(limited)
+    listed = final(await rig.ask(rig.post(filtered(orderBy="createdAt", **criteria))))
+    assert ids(listed) == ALL
+    assert len(limited.taken) == 6
+    assert len(limited.put_off) >= 1 and (criteria or len(limited.put_off) <= 5), "it waited as long as it was told to"
+    assert limited.early == 0
+    assert limited.at_once_after <= 1
+
+
+@pytest.mark.parametrize("retry_after", [b"10", b"9" * 5000, b"-1", b"1.5", b"soon", b"", None])
+async def test_a_wait_beyond_crawl_timeout_or_of_no_length_is_relayed_at_once(
+    gateways: Gateways, retry_after: bytes | None
+) -> None:
+    fields = () if retry_after is None else (b"Retry-After: " + retry_after, b"Date: yesterday")
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(fault(body(asked)["id"], -32000, "slow down"), *fields, status=b"429 Too Many Requests")
+
+    async with rig_with(gateways, script, index={"crawl_timeout": "10s"}) as rig:
+        began = time.monotonic()
+        refused = await rig.ask(rig.post(filtered(7)))
+        assert time.monotonic() - began < 8.0
+        assert (refused.status, refused.value(b"retry-after")) == (429, retry_after)
+        assert refused.body == dumps(fault(7, -32000, "slow down"))
+        assert len(rig.asked("tasks/list")) == 1
+
+
+def once_put_off(seconds: bytes) -> tuple[Script, asyncio.Event]:
+    """A server that puts off the first `tasks/list`; the event is set then."""
+    was_put_off = asyncio.Event()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        if body(asked)["method"] != "tasks/list" or was_put_off.is_set():
+            return await SERVER(asked, peer)
+        was_put_off.set()
+        refused = fault(body(asked)["id"], 1, "no")
+        return answer(refused, b"Retry-After: " + seconds, status=b"429 Slow Down")
+
+    return script, was_put_off
+
+
+async def test_who_waits_counts_as_under_way_behind_a_reload(gateways: Gateways) -> None:
+    """It has no connection meanwhile: its pool was forgotten, and what it asked then was swept no more."""
+    script, was_put_off = once_put_off(b"2")
+    async with rig_with(gateways, script, log={"level": "info"}) as rig:
+        listing = rig.asking(rig.post(filtered(orderBy="createdAt")))
+        await was_put_off.wait()
+        pools = rig.app._pools
+        [old] = pools.of.values()
+        await eventually(lambda: not old.active, "the slot is given back")
+        rig.gateway.reload(rig.settings(log={"level": "info"}, index={"page_size": 7}))
+        pools.sweep(asyncio.get_running_loop().time())
+        key = "taskgate_requests_in_flight", (("upstream", "up"),)
+        assert (await rig.gateway.metrics())[key] == 1
+        assert ids(final(await listing)) == ALL
+
+
+async def test_who_waits_holds_no_slot_of_the_upstream(gateways: Gateways) -> None:
+    script, was_put_off = once_put_off(b"2")
+    async with rig_with(gateways, script, upstream={"requests_max": 1, "connect_timeout": "1s"}) as rig:
+        listing = rig.asking(post(filtered(orderBy="createdAt"), b"Authorization: Bearer alice"))
+        await was_put_off.wait()
+        assert (await rig.ask(post(call("ping"), b"Authorization: Bearer bob"))).status == 200
+        assert not listing.done()
+        assert ids(final(await listing)) == ALL
+
+
+async def test_who_leaves_while_the_server_has_put_it_off_asks_no_more(rig: Rig) -> None:
+    script, was_put_off = once_put_off(b"1")
+    rig.serve(script)
+    one = await rig.client(rig.post(filtered()))
+    await was_put_off.wait()
+    await one.close()
+    began = time.monotonic()
+    await eventually(lambda: time.monotonic() - began > 1.3, "it would have been asked again")
+    assert len(rig.asked("tasks/list")) == 1
+
+
+INSTANTS = st.integers(0, 4_000_000_000)
+
+
+@given(INSTANTS, st.integers(-(10**6), 10**6), st.sampled_from(["IMF", "RFC 850", "asctime"]))
+def test_a_date_counts_from_the_date_of_the_answer(since: int, more_s: int, form: str) -> None:
+    """In each form that RFC 9110, 5.6.7 has."""
+    patterns = {
+        "IMF": "%a, %d %b %Y %H:%M:%S GMT",
+        "RFC 850": "%A, %d-%b-%y %H:%M:%S GMT",
+        "asctime": "%a %b %e %H:%M:%S %Y",
+    }
+    until = max(0, since + more_s)
+    if form == "RFC 850":
+        since, until = since % 10**9, since % 10**9 + abs(more_s)  # its years have two digits
+    fields = [
+        (b"Retry-After", time.strftime(patterns[form], time.gmtime(until)).encode()),
+        (b"Date", formatdate(since, usegmt=True).encode()),
+    ]
+    assert retry_after_s(Headers(fields)) == max(0, until - since)
+
+
+@given(st.binary(max_size=60) | st.text("0123456789 -:,GMTSunJan", max_size=40).map(str.encode))
+def test_any_value_of_retry_after_can_be_read_or_not(value: bytes) -> None:
+    read = retry_after_s(Headers([(b"Retry-After", value), (b"Date", value)]))
+    assert read is None or read >= 0

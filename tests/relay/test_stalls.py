@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,28 +49,6 @@ async def test_half_a_body_does_not_hold_its_connection_for_ever(gateways: Gatew
         await nobody_is_connected(rig)
         for peer in rig.upstream.connections:
             await peer.ends()
-
-
-async def test_a_client_is_not_to_blame_for_what_the_upstream_takes_slowly(gateways: Gateways) -> None:
-    """While its body is held up by back-pressure, nothing is read of it."""
-    async with impatient(gateways, "2s") as rig:
-        one = await rig.client()
-        size = 24 << 20
-        sending = asyncio.create_task(
-            one.send(request(b"PUT", fields=[TEXT, b"Content-Length: %d" % size]), *[b"x" * (1 << 20)] * (size >> 20))
-        )
-        peer = await rig.upstream.head()
-        peer.pause()
-        until = time.monotonic() + 4.5
-        while time.monotonic() < until:
-            await asyncio.sleep(0.02)
-            peer.incoming.feed(await asyncio.get_running_loop().sock_recv(peer.sock, 32 << 10))
-        assert one.end == "open"
-        peer.resume()
-        await sending
-        await rig.upstream.request()
-        await peer.send(response())
-        assert (await one.response()).status == 200
 
 
 # ---- an upstream that takes nothing ----
@@ -248,17 +225,6 @@ async def test_what_came_before_the_upstreams_end_reaches_a_slow_client(rig: Rig
     assert (got.body, got.whole) == (b"".join(events), False)
 
 
-async def test_a_client_with_another_request_behind_is_seen_to_leave(rig: Rig) -> None:
-    """Its connection is not read meanwhile, and the loop sees no end of an unread connection."""
-    for _ in range(3):
-        one, peer = await rig.begin(request(target=b"/quiet") + request(target=b"/next"))
-        await peer.send(stream() + chunk(event(b"1")))
-        await one.hears(b"data: 1")
-        one.reset()
-        await peer.ends()
-    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection of a client's")
-
-
 async def test_a_client_may_wait_long_to_be_told_to_go_on(gateways: Gateways) -> None:
     """Expect: 100-continue. It sends nothing until then, and is not to blame for it."""
     async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
@@ -315,14 +281,3 @@ async def test_an_early_answer_does_not_end_the_upload(rig: Rig) -> None:
     await one.send(request(target=b"/next"))
     await (await rig.upstream.request(2)).send(response())
     assert (await one.response(2)).status == 200
-
-
-async def test_a_request_that_breaks_behind_its_answer_gets_no_second_one(rig: Rig) -> None:
-    one = await rig.client(request(b"PUT", fields=[TEXT, b"Transfer-Encoding: chunked"]), chunk(b"a"))
-    peer = await rig.upstream.head()
-    await peer.send(response(b"", b"Connection: close"))
-    peer.finish()
-    assert (await one.response()).status == 200
-    await one.send(b"zz\r\n")
-    await one.ends()
-    assert one.received.count(b"HTTP/1.1 ") == 1

@@ -28,7 +28,6 @@ from gateway.http.fields import Headers
 from gateway.http.head_cache import HeadCache
 from gateway.operate.metrics import Metrics
 from gateway.transport.memory_budget import Buffers
-from tests.attack.requests import ROWS
 from tests.states import EVENTS_OF_A_CONNECTION, NEXT, STATES_OF_A_CONNECTION, in_cell
 
 LATER_S: Final = 1e6
@@ -235,14 +234,3 @@ async def test_the_table_is_what_happens_in_whatever_order() -> None:
         if state != "HANDSHAKE" and cell != "-"
     }
     assert {at: (found[at], leads) for at, leads in table.items() if found[at] != leads} == {}
-
-
-async def test_whatever_hostile_clients_send_leads_only_where_the_table_says() -> None:
-    asyncio.get_running_loop().set_debug(False)
-    for number, row in enumerate(ROWS):
-        bench = Bench()
-        await bench.open()
-        await bench.send(*(piece for piece in row.sent if isinstance(piece, bytes)), turns=2)
-        await bench.settle()
-        await bench.do(*((), (read,), (begin,), (begin_unbounded,))[number % 4], answer)
-        await bench.close()

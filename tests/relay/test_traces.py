@@ -245,17 +245,6 @@ async def test_a_failure_is_known_by_its_class_alone(gateways: Gateways) -> None
         assert not any(span.events or span.status.message for span in collector.spans)
 
 
-async def test_a_request_of_a_refresh_that_gets_no_answer_says_so(gateways: Gateways) -> None:
-    async def hangs_up(asked: Message, peer: Peer) -> None:
-        await peer.close()
-
-    async with traced(gateways) as (rig, collector):
-        rig.serve(hangs_up)
-        assert (await rig.ask(post(filtered()))).status == 502
-        spans = await collector.until(4)
-        assert [said(span)["error.type"] for span in spans] == ["UpstreamBroken"] * 4
-
-
 async def test_nothing_secret_is_in_a_span(gateways: Gateways) -> None:
     async def refuses(asked: Message, peer: Peer) -> bytes | None:
         return await SERVER(asked, peer) if asked.method == b"POST" else await no_content(asked, peer)

@@ -4,20 +4,15 @@ from pathlib import Path
 
 from gateway.store.pipeline import connect, exchange
 from tests.redis_process import redis
-from tests.relay.test_dial import NAME, Hosts, Run, resolve_to, run
-
-__all__ = ["run"]
+from tests.relay.test_dial import NAME, Hosts, on_each_loop, resolve_to
 
 
-def test_a_black_holed_address_of_the_store_does_not_keep_it_down(run: Run, tmp_path: Path) -> None:
+@on_each_loop
+async def test_a_black_holed_address_of_the_store_does_not_keep_it_down(at: Hosts, tmp_path: Path) -> None:
     """Each second the time for a connection was over at the first address: no replica ever had its store."""
-
-    async def work(at: Hosts) -> None:
-        async with redis(tmp_path) as store:
-            at.port = store.port
-            at.black_hole("127.0.0.2")
-            resolve_to("127.0.0.2", "127.0.0.1")
-            async with connect(f"redis://{NAME}:{store.port}") as link:
-                assert await exchange(link, [("ECHO", "here")]) == [b"here"]
-
-    run(work)
+    async with redis(tmp_path) as store:
+        at.port = store.port
+        at.black_hole("127.0.0.2")
+        resolve_to("127.0.0.2", "127.0.0.1")
+        async with connect(f"redis://{NAME}:{store.port}") as link:
+            assert await exchange(link, [("ECHO", "here")]) == [b"here"]
