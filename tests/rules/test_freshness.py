@@ -139,7 +139,7 @@ def named(*task_ids: str) -> Query:
     return Query(taskIds=frozenset(task_ids))
 
 
-# The least that is enough: what is too little breaks one of the properties below.
+# The least that is enough.
 TABLE: dict[str, Case] = {
     "nothing is known": Case(UNKNOWN, CRAWL, tasks=[]),
     "crawled exactly max_age ago": Case(crawled(NOW - 1), FRESH),
@@ -151,9 +151,15 @@ TABLE: dict[str, Case] = {
     "some live tasks seen in passing": Case(
         crawled(OLD, told={"l1": RECENT, "l2": NOW - 2}), (False, True, {"l2", "l3"})
     ),
+    "as many requests as pages": Case(crawled(OLD, pages=4), CRAWL),
+    "live tasks asked a moment ago, looked at before": Case(crawled(OLD, live_as_of=RECENT), LOOK_AND_ASK),
+    "doubt since the crawl": Case(crawled(RECENT, doubted_at=NOW - 0.1), CRAWL),
     "doubt before the crawl": Case(crawled(RECENT, doubted_at=RECENT - 0.1), FRESH),
     "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=Ages(1.0, 0.0)),
     "a task that may be gone": Case(crawled(RECENT, marks=MAY_BE_GONE), asks("d1")),
+    "as many listed tasks are marked as there are pages": Case(
+        crawled(RECENT, pages=2, marks={**MAY_BE_GONE, "d2": Marked(OLD, OLD)}), CRAWL
+    ),
     "two tasks are marked that the index lacks": Case(
         crawled(RECENT, marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, NOW))), LOOK
     ),
@@ -173,6 +179,12 @@ TABLE: dict[str, Case] = {
     ),
     "finished tasks that no list shows, asked for exactly full_crawl_interval ago": Case(
         crawled(RECENT, unlisted={"d1": NOW - 60}, unlisted_as_of=NOW - 60), FRESH
+    ),
+    "finished tasks that no list shows, asked for too long ago": Case(
+        crawled(RECENT, unlisted={"d1": ANCIENT}, unlisted_as_of=ANCIENT), CRAWL
+    ),
+    "finished tasks that no list shows, not asked for since a doubt": Case(
+        crawled(NOW, unlisted={"d1": NOW - 0.7}, unlisted_as_of=NOW - 0.7, doubted_at=RECENT), CRAWL
     ),
     # DESIGN 6: 0 makes every refresh a full crawl, and there is a refresh when max_age is over.
     "a crawl at each refresh, a task that no list shows, all asked a moment ago": Case(
