@@ -15,11 +15,9 @@ from tests.model.history import (
     History,
     Page,
     Query,
-    Reload,
     Renew,
     Restart,
     Setting,
-    Stream,
     Update,
     Wait,
 )
@@ -56,9 +54,6 @@ FOUND = {
     "a token is renewed after a task was made": History(
         Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Renew(), Wait(), Query())
     ),
-    "no tasks/get: what a crawl left in, to be asked for by id, stays": History(
-        Setting(full_crawl_interval=64, knows_get=False), (Create(ttl=80), Wait(ticks=65), Wait(ticks=640))
-    ),
     "what was asked by id before a session was found too large is shown after it": History(
         Setting(tasks_max=3, tasks="www"),
         (Query(), Create(), Wait(), Query(ids=(7,)), Wait(), Delete(which=7), Create(), Query(), Wait(),
@@ -68,10 +63,6 @@ FOUND = {
         Setting(order="prepends", delays=((70, 16), (70, 140), (0, 2), (140, 1), (1, 140), (2, 140)), tasks="wwwcwx"),
         (Query(), Query(s=1), Wait(ticks=130), Delete(which=5), Get(which=5, method="tasks/result"), Wait(ticks=3),
          Query(created=(3, -640))),
-    ),
-    "a crawl asks by id for what another query is asking for": History(
-        Setting(order="nothing", delays=((70, 70), (0, 70), (1, 140)), listening=True, tasks="wcx"),
-        (Query(ids=(7,)), Create(elsewhere=True), Query(), Update(which=1, notify=True)),
     ),
     "cursors that count places leave a task out when one before it vanishes": History(
         Setting(order="prepends", cursors="offset", delays=((140, 5), (5, 0)), tasks="wwwwwwww"),
@@ -91,36 +82,13 @@ FOUND = {
     "a task asked for by id makes a crawl's index too large on the way": History(
         Setting(tasks_max=3, per_page=1, delays=((16, 0),), tasks="ccccc"), (Query(), Wait(ticks=40), Query(ids=(4,)))
     ),
-    "one listed task gone while one is unseen: as many were counted as are left": History(
-        Setting(per_page=1, max_age=16, full_crawl_interval=200, delays=((16, 0),), tasks="cccccc"),
-        (Query(), Wait(130), Delete(which=0), Wait(200), Query(), Wait(36), Delete(which=0), Get(which=1), Wait(160),
-         Query()),
-    ),
     "prepended: a task made through the gateway hides one made elsewhere before it": History(
         Setting(per_page=1, order="prepends", full_crawl_interval=3840, tasks="cccccccc"),
         (Query(), Wait(65), Create(elsewhere=True), Wait(2), Create(), Wait(65), Query(), Wait(65), Query()),
     ),
-    "prepended: a cursor expires under the look for what is new": History(
-        Setting(order="prepends", per_page=1, tasks="xx"),
-        (Query(), Wait(2), Fault(kind="expired"), Create(elsewhere=True), Wait(63), Create(), Query(), Wait()),
-    ),
-    "prepended: a look that fails half-way hides what it did not reach": History(
-        Setting(order="prepends", per_page=1, always_next=True, tasks="xc"),
-        (Query(), Wait(), Create(elsewhere=True), Fault(kind="500", method="tasks/get"), Create(), Wait(65), Query(),
-         Wait()),
-    ),
     "prepended: a list of one task has no order yet": History(
         Setting(order="prepends", per_page=1, always_next=True, delays=((16, 5), (70, 16))),
         (Create(), Query(), Wait(32), Update(), Wait(63), Create(elsewhere=True)),
-    ),
-    "prepended: tasks made at one instant have no order": History(
-        Setting(order="prepends", per_page=1, full_crawl_interval=3840),
-        (Create(elsewhere=True), Create(elsewhere=True), Update(), Update(), Query(), Wait(2), Create(elsewhere=True),
-         Wait(65), Query()),
-    ),
-    "a stream in an unknown encoding tells of a change long after it began": History(
-        Setting(tasks="w"),
-        (Fault(kind="encoded", method="GET"), Stream(), Wait(), Query(), Wait(), Query(), Update(notify=True)),
     ),
     "that a task which no list shows is gone passes unread": History(
         Setting(order="nothing"),
@@ -147,9 +115,6 @@ FOUND = {
     "no tasks/get: it is asked for over and over": History(
         Setting(full_crawl_interval=0, knows_get=False, tasks="c"), (Page(), Wait(), Delete())
     ),
-    "a finished task that is named is asked for again within max_age, where every refresh is a full crawl": History(
-        Setting(full_crawl_interval=0, page_size=1, tasks="wwwwwwwwwx"), (Query(ids=(1, 9), pages=2),)
-    ),
     "prepended: a crawl that breaks off leaves tasks behind those that it has shown": History(
         Setting(order="prepends", per_page=1, delays=((16, 0),), tasks="wwwwww"),
         (Query(), Wait(130), Create(elsewhere=True), Create(elsewhere=True), Query(leave=24), Wait(64),
@@ -168,23 +133,11 @@ FOUND = {
         Setting(full_crawl_interval=3840, tasks="w"),
         (Query(), Wait(5), Update(), Wait(2), Get(which=0, method="tasks/result"), Wait(2), Query()),
     ),
-    "a query is cancelled whose index went meanwhile": History(
-        Setting(sessions_max=1, delays=((64, 0),), tasks="w"), (Get(s=1), Wait(60), Query(cancel=20), Wait(200))
-    ),
-    "tasks that are made, and told of, while a query waits": History(
-        Setting(page_size=1000, full_crawl_interval=38400, per_page=20, delays=((1, 1),), listening=True),
-        (Wait(30), Query(), Wait(70), Query(),
-         *[e for _ in range(300) for e in (Create(elsewhere=True), Update(which=-1, notify=True), Wait())], Wait(3)),
-    ),
     "no tasks/get: that is found out while a crawl reads and a task is being made": History(
         Setting(max_age=128, full_crawl_interval=200, order="prepends", per_page=1, knows_get=False,
                 delays=((2, 2), (40, 40), (70, 0), (70, 0), (40, 2)), listening=True, tasks="ccccc"),
         (Query(), Wait(300), Create(), Wait(), Query(), Wait(32), Query(ids=(99,)), Wait(65), Query(), Wait(5), Query(),
          Wait(64)),
-    ),
-    "max_age is longer after a reload: what was left out of an answer before it need not have been asked for": History(
-        Setting(max_age=16, tasks="www"),
-        (Query(), Wait(), Update(), Wait(16), Query(methods=(2,)), Wait(), Reload()),
     ),
     "what passed after the clock was set back is not asked for": History(
         Setting(listening=True, tasks="w"),
@@ -231,9 +184,6 @@ FOUND = {
         Setting(tasks="w"),
         (Query(), Wait(2), Fault(kind="403", method="tools/call"), Create(), Wait(2), Get(), Wait(2), Query()),
     ),
-    "nothing is asked for between a 401 and a query": History(
-        Setting(tasks="w"), (Query(), Wait(2), Fault(kind="401", method="tools/call"), Create(), Wait(2), Query())
-    ),
     "a task that a caller finds again is put off: that denies nothing of it": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="403"), Get(), Fault(kind="429", method="tasks/get"), Query(), Wait()),
@@ -241,11 +191,6 @@ FOUND = {
     "a task is made by a request of one method, and no page shows it": History(
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(methods=(1,)), Wait(), Query(methods=(2,))),
-    ),
-    "the gateway is told that a task is gone after its id was given again": History(
-        Setting(delays=((2, 5), (2, 70), (40, 2), (1, 3), (16, 8), (16, 16), (70, 3), (2, 16), (1, 40), (2, 1), (5, 40),
-                (40, 1)), ids_again=5, tasks="wwww"),
-        (Create(s=1, ttl=4), Wait(32), Query(s=1), Create(s=1)),
     ),
     "the result of a task comes on a resumed stream after its id was given again": History(
         Setting(streams=True, delays=((0, 70), (16, 5)), ids_again=0, listening=True, tasks="c"),
@@ -264,10 +209,6 @@ OVER_STDIO = {
     "the result of a task, asked for by a line that was not read, comes after its id was given again": History(
         Setting(delays=((0, 16), (1, 1), (5, 0), (1, 16), (5, 5), (70, 5)), ids_again=0, listening=True, tasks="c"),
         (Create(), Get(method="tasks/result", form="large")),
-    ),
-    "the id of a task is given again before the end of it, by a notification that lies about the time": History(
-        Setting(ids_again=5, listening=True),
-        (Create(elsewhere=True), Update(notify=True, lie_s=3600), Wait(5), Get(), Create(elsewhere=True)),
     ),
     "a notification tells of a task at the very end": History(
         Setting(max_age=1, full_crawl_interval=0, order="nothing", listening=True, tasks="w"),
