@@ -7,10 +7,10 @@ A session is a process: a proxy with sessions of its own, which ends with it. Wh
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.caller_identity import STDIO
 from gateway.config import StdioConfig
