@@ -47,46 +47,26 @@ def as_stdio(history: h.History) -> h.History:
 
 
 class _Wire:
-    """Bytes on their way. They arrive in order: timers of one instant do not."""
-
-    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None]) -> None:
-        self._loop = loop
-        self._take = take
-        self._pieces: deque[bytes] = deque()
-
-    def send(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._loop.call_later(WIRE_S, self._arrive)
-
-    def _arrive(self) -> None:
-        self._take(self._pieces.popleft())
-
-
-class _Source:
-    """Lines on their way to the gateway."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
-        self._wire = _Wire(loop, self._pieces.put_nowait)
-
-    def send(self, data: bytes) -> None:
-        self._wire.send(data)
-
-    async def read(self) -> bytes:
-        return await self._pieces.get()
-
-
-class _Sink:
-    """Lines on their way from the gateway."""
+    """Lines on their way to or from the gateway. They arrive in order: timers of one instant do not."""
 
     is_full = False
 
-    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None]) -> None:
-        self._wire = _Wire(loop, take)
+    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None] | None = None) -> None:
+        self._loop = loop
+        self._pieces: deque[bytes] = deque()
+        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
+        self._take = take or self._arrived.put_nowait
+
+    def send(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._loop.call_later(WIRE_S, lambda: self._take(self._pieces.popleft()))
 
     def write(self, data: bytes) -> None:
         for line in data.splitlines(keepends=True):
-            self._wire.send(line)
+            self.send(line)
+
+    async def read(self) -> bytes:
+        return await self._arrived.get()
 
     async def drain(self) -> None:
         pass
@@ -105,8 +85,8 @@ class Process:
         loop = upstream.loop
         over_http = config_of(setting)
         config = StdioConfig(index=over_http.index, limits=over_http.limits)
-        self._from_client, self._from_server = _Source(loop), _Source(loop)
-        to_client, to_server = _Sink(loop, self._at_client), _Sink(loop, self._at_server)
+        self._from_client, self._from_server = _Wire(loop), _Wire(loop)
+        to_client, to_server = _Wire(loop, self._at_client), _Wire(loop, self._at_server)
         sessions = Sessions(config.index, CapabilityCache(loop.time), loop.time)
         sessions.lives = client.lives
         buffers = Buffers(config.limits.held_bytes_max)
