@@ -141,20 +141,12 @@ def named(*task_ids: str) -> Query:
 
 # The least that is enough.
 TABLE: dict[str, Case] = {
-    "nothing is known": Case(UNKNOWN, CRAWL, tasks=[]),
     "crawled exactly max_age ago": Case(crawled(NOW - 1), FRESH),
-    "crawled longer ago, live tasks": Case(crawled(OLD), LOOK_AND_ASK),
     "crawled exactly full_crawl_interval ago": Case(crawled(NOW - 60), LOOK, tasks=DONE),
-    "one request less than pages": Case(crawled(OLD, pages=5), LOOK_AND_ASK),
     "looked at and asked a moment ago": Case(crawled(OLD, new_as_of=RECENT, live_as_of=RECENT), FRESH),
-    "looked at a moment ago, live tasks older": Case(crawled(OLD, new_as_of=RECENT), asks("l1", "l2", "l3")),
-    "some live tasks seen in passing": Case(
-        crawled(OLD, told={"l1": RECENT, "l2": NOW - 2}), (False, True, {"l2", "l3"})
-    ),
     "as many requests as pages": Case(crawled(OLD, pages=4), CRAWL),
     "live tasks asked a moment ago, looked at before": Case(crawled(OLD, live_as_of=RECENT), LOOK_AND_ASK),
     "doubt since the crawl": Case(crawled(RECENT, doubted_at=NOW - 0.1), CRAWL),
-    "doubt before the crawl": Case(crawled(RECENT, doubted_at=RECENT - 0.1), FRESH),
     "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=Ages(1.0, 0.0)),
     "a task that may be gone": Case(crawled(RECENT, marks=MAY_BE_GONE), asks("d1")),
     "as many listed tasks are marked as there are pages": Case(
@@ -166,13 +158,6 @@ TABLE: dict[str, Case] = {
     "they are, looked for since": Case(
         crawled(OLD, new_as_of=NOW - 0.1, live_as_of=NOW, told=dict.fromkeys(("l1", "l2", "l3"), NOW), marks=NEW),
         asks("n1", "n2"),
-    ),
-    "they are, looked for since the query came, and marked again": Case(
-        crawled(RECENT, new_as_of=NOW + 0.1, marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, NOW + 1))),
-        asks("n1", "n2"),
-    ),
-    "a task is marked, by what came after the query": Case(
-        crawled(RECENT, marks={"d1": Marked(NOW + 1, NOW + 1)}), FRESH
     ),
     "a live task that no list shows": Case(
         crawled(RECENT, unlisted={"l2": OUT_OF_MIND}, unlisted_as_of=RECENT, live_as_of=OUT_OF_MIND), asks("l2")
@@ -186,21 +171,10 @@ TABLE: dict[str, Case] = {
     "finished tasks that no list shows, not asked for since a doubt": Case(
         crawled(NOW, unlisted={"d1": NOW - 0.7}, unlisted_as_of=NOW - 0.7, doubted_at=RECENT), CRAWL
     ),
-    # DESIGN 6: 0 makes every refresh a full crawl, and there is a refresh when max_age is over.
-    "a crawl at each refresh, a task that no list shows, all asked a moment ago": Case(
-        crawled(RECENT, unlisted={"d1": RECENT}, unlisted_as_of=RECENT), FRESH, ages=Ages(1.0, 0.0)
-    ),
     "a name that is longer than is noted": Case(UNKNOWN, CRAWL, tasks=[], query=named("n" * 257)),
-    "no task is named": Case(UNKNOWN, FRESH, tasks=[], query=Query(taskIds=frozenset())),
-    "a finished task is named": Case(crawled(OLD), FRESH, query=named("d1")),
-    "a finished task is named that was crawled too long ago": Case(crawled(ANCIENT), asks("d1"), query=named("d1")),
     "a live task is named": Case(crawled(OLD), asks("l1"), query=named("l1", "d1")),
     "a task is named that is known to be gone": Case(crawled(OLD, gone={"x": RECENT}), FRESH, query=named("x")),
     "a task is named where nothing is known": Case(UNKNOWN, asks("x"), tasks=[], query=named("x")),
-    "another task is named than may be gone": Case(crawled(RECENT, marks=MAY_BE_GONE), FRESH, query=named("d2")),
-    "live tasks of another method": Case(
-        crawled(OLD), LOOK, tasks=[a_task("l1", method="tools/call")], query=Query(methods=frozenset({"prompts/get"}))
-    ),
 }
 
 
