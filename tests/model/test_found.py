@@ -13,7 +13,6 @@ from tests.model.history import (
     Fault,
     Get,
     History,
-    Page,
     Query,
     Renew,
     Restart,
@@ -34,9 +33,6 @@ FOUND = {
         Setting(tasks="ww"), (Delete(), Query(), Wait(), Get(which=1, form="bomb"), Delete())
     ),
     "a task is in a response with NaN": History(Setting(order="nothing"), (Fault(kind="nan"), Create(), Wait())),
-    "a task is no UTF-8, and is so again when it is asked for": History(
-        Setting(order="nothing"), (Fault(kind="latin"), Create(), Wait(), Fault(kind="latin"), Query(), Wait())
-    ),
     "a task has changed, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible"), Get(method="tasks/cancel"), Wait())
     ),
@@ -64,14 +60,6 @@ FOUND = {
         (Query(), Query(s=1), Wait(ticks=130), Delete(which=5), Get(which=5, method="tasks/result"), Wait(ticks=3),
          Query(created=(3, -640))),
     ),
-    "cursors that count places leave a task out when one before it vanishes": History(
-        Setting(order="prepends", cursors="offset", delays=((140, 5), (5, 0)), tasks="wwwwwwww"),
-        (Query(), Create(ttl=16)),
-    ),
-    "asOf is that of the crawl, though a task that it did not list was asked for before": History(
-        Setting(order="nothing", delays=((16, 140),)),
-        (Query(), Wait(ticks=2), Create(), Wait(ticks=63), Query(), Update()),
-    ),
     "two tasks gone and one page to read: never an end of crawls": History(
         Setting(tasks="w"), (Query(), Create(), Wait(), Delete(), Delete())
     ),
@@ -85,10 +73,6 @@ FOUND = {
     "prepended: a task made through the gateway hides one made elsewhere before it": History(
         Setting(per_page=1, order="prepends", full_crawl_interval=3840, tasks="cccccccc"),
         (Query(), Wait(65), Create(elsewhere=True), Wait(2), Create(), Wait(65), Query(), Wait(65), Query()),
-    ),
-    "prepended: a list of one task has no order yet": History(
-        Setting(order="prepends", per_page=1, always_next=True, delays=((16, 5), (70, 16))),
-        (Create(), Query(), Wait(32), Update(), Wait(63), Create(elsewhere=True)),
     ),
     "that a task which no list shows is gone passes unread": History(
         Setting(order="nothing"),
@@ -111,9 +95,6 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(5), Update(notify=True), Get(), Wait(5), Query(), Wait(5), Delete(), Fault(kind="encoded"),
          Get(), Wait(5), Fault(kind="error", method="tasks/get"), Query(), Wait(5)),
-    ),
-    "no tasks/get: it is asked for over and over": History(
-        Setting(full_crawl_interval=0, knows_get=False, tasks="c"), (Page(), Wait(), Delete())
     ),
     "prepended: a crawl that breaks off leaves tasks behind those that it has shown": History(
         Setting(order="prepends", per_page=1, delays=((16, 0),), tasks="wwwwww"),
@@ -148,17 +129,6 @@ FOUND = {
         Setting(ids_again=0, order="nothing", tasks="wc"),
         (Query(), Create(), Wait(), Query(), Get(which=1, method="tasks/cancel"), Wait(), Create(), Query(), Wait(65)),
     ),
-    "a notification of a task comes when another has its id": History(
-        Setting(per_page=1, always_next=True, delays=((5, 2), (16, 1), (8, 8), (16, 16), (40, 16), (1, 1), (16, 2),
-                                                      (16, 1), (5, 16)),
-                ids_again=0, listening=True, tasks="wcwww"),
-        (Update(notify=True, late=70), Wait(), Create(elsewhere=True), Get()),
-    ),
-    "prepended: another life of an id that was listed hides what is new behind it": History(
-        Setting(max_age=1, order="prepends", per_page=1, always_next=True, ids_again=5, tasks="wc",
-                delays=((2, 16), (40, 1), (1, 8), (16, 3), (40, 8), (1, 16), (2, 8))),
-        (Query(), Get(method="tasks/cancel"), Wait(ticks=2), Wait(ticks=16), Create(), Create(elsewhere=True)),
-    ),
     "of two answers that overlap the last one is the older": History(
         Setting(order="random", full_crawl_interval=3840, delays=((1, 1), (1, 1), (1, 40), (1, 1), (1, 1)), tasks="w"),
         (Query(), Wait(70), Query(ids=(0,)), Wait(2), Update(status=1), Wait(), Query(), Wait(42), Query()),
@@ -191,10 +161,6 @@ FOUND = {
     "a task is made by a request of one method, and no page shows it": History(
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(methods=(1,)), Wait(), Query(methods=(2,))),
-    ),
-    "the result of a task comes on a resumed stream after its id was given again": History(
-        Setting(streams=True, delays=((0, 70), (16, 5)), ids_again=0, listening=True, tasks="c"),
-        (Fault(kind="resume", method="tasks/result"), Get(method="tasks/result"), Create(), Wait(64)),
     ),
     "a new session's index is fresh when an answer in the one before shows a task": History(
         Setting(max_age=16, order="nothing", listening=True, tasks="ww", delays=((2, 2), (16, 1), (16, 70), (3, 2),

@@ -172,3 +172,13 @@ def test_what_is_only_nearly_json_is_not_edited_but_what_it_says_is_known(odd: b
     assert advertised(native) == (native, Server(filtered_here=False))
     with pytest.raises(capabilities.NotAdvertised, match="only nearly JSON"):
         advertised(form % (b"", odd))
+
+
+def test_an_initialize_result_beyond_its_limit_is_not_edited_and_says_so() -> None:
+    large, large_tasks = capabilities.RESPONSE_BYTES_MAX, capabilities.TASKS_BYTES_MAX
+    for data, size in (
+        (response({"list": {}}, x="a" * large), large),
+        (response({"list": {"x": "a" * large_tasks}}), large_tasks),
+    ):
+        with pytest.raises(capabilities.NotAdvertised, match=f"no more than {size}"):
+            advertised(data)

@@ -87,22 +87,6 @@ def test_an_alias_is_the_same_criterion() -> None:
         assert read(json.loads(json.dumps(params).replace("prompts/get", "tools/call"))) == EXAMPLES["requestTypes"][1]
 
 
-def test_all_criteria_at_once() -> None:
-    every = {name: value for name, (value, _, _) in EXAMPLES.items() if name != "requestTypes"}
-    expected = Query(
-        methods=frozenset({"tools/call", "prompts/get"}),
-        taskIds=frozenset({"a", "b", ""}),
-        status=frozenset(task.STATUSES),
-        **dict.fromkeys(TIMES, plain.instant(EARLY)),
-        orderBy="createdAt",
-        order="asc",
-    )
-    assert read(every) == expected
-    assert read({"filter": every}) == expected
-    half = dict(list(every.items())[::2])
-    assert read({**half, "filter": {name: every[name] for name in every.keys() - half.keys()}}) == expected
-
-
 LISTS = ("methods", "requestTypes", "taskIds", "status")
 NOTHING: dict[str, Any] = {name: [] for name in LISTS}
 FAILED = Query(status=frozenset({"failed"}))
