@@ -584,10 +584,9 @@ _Step: TypeAlias = Callable[[History], History]
 def _simpler(history: History) -> Iterator[_Step]:
     """Steps that each make one thing as plain as it can be."""
     for name in Setting.__struct_fields__:
-        yield partial(_with_setting, name, lambda _, name=name: getattr(USUAL, name))
+        yield partial(_with_setting, name, getattr(USUAL, name))
     for name in ("tasks", "delays"):
-        for at in range(len(getattr(history.setting, name))):
-            yield partial(_with_setting, name, lambda values, at=at: values[:at] + values[at + 1 :])
+        yield from (partial(_cut, name, at) for at in range(len(getattr(history.setting, name))))
     for at, event in enumerate(history.events):
         for name in event.__struct_fields__:
             yield partial(_with_event, at, {name: getattr(type(event)(), name)})
@@ -596,9 +595,14 @@ def _simpler(history: History) -> Iterator[_Step]:
         )
 
 
-def _with_setting(name: str, change: Callable[[Any], Any], now: History) -> History:
-    changed: dict[str, Any] = {name: change(getattr(now.setting, name))}
+def _with_setting(name: str, value: Any, now: History) -> History:
+    changed: dict[str, Any] = {name: value}
     return replace(now, setting=sensible(replace(now.setting, **changed)))
+
+
+def _cut(name: str, at: int, now: History) -> History:
+    values = getattr(now.setting, name)
+    return _with_setting(name, values[:at] + values[at + 1 :], now)
 
 
 def _with_event(at: int, changes: dict[str, Any], now: History) -> History:
