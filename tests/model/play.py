@@ -280,7 +280,7 @@ class World:
         elif event.notify:
             self._upstream.notify(session, state, event.lie_s)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         async def run() -> None:
             try:
                 await work

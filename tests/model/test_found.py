@@ -39,9 +39,6 @@ FOUND = {
     "a task is made, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible", method="tools/call"), Create(), Wait())
     ),
-    "a task is in a resumed stream": History(
-        Setting(order="nothing", streams=True), (Fault(kind="resume"), Create(), Wait())
-    ),
     "a tool is refused after a task was made": History(
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(), Wait(), Fault(kind="403", method="prompts/get"), Create(method=1), Wait(2),
@@ -83,28 +80,14 @@ FOUND = {
         Setting(max_age=128, idle_timeout=16, delays=((2, 16), (2, 30), (2, 30), (2, 70)), tasks="w"),
         (Get(), Wait(3), Delete(), Get()),
     ),
-    "a 401 drops an index that a query works with, which learns what the next one does not know": History(
-        Setting(delays=((0, 0), (1, 30), (0, 1), (1, 70)), tasks="w"),
-        (Query(), Query(ids=(0, 1)), Fault(kind="401"), Wait(30), Get(), Get(), Wait(16), Get(), Wait(), Delete()),
-    ),
     "an index that went while in use is found again, larger than an index may be": History(
         Setting(memory_bytes_max=8000, listening=True, tasks="wwww"),
         (Get(), Query(ids=(1, 0, 3)), Create(s=1), Create()),
-    ),
-    "a crawl after a doubt could not ask for what no list shows": History(
-        Setting(order="nothing"),
-        (Create(), Wait(5), Update(notify=True), Get(), Wait(5), Query(), Wait(5), Delete(), Fault(kind="encoded"),
-         Get(), Wait(5), Fault(kind="error", method="tasks/get"), Query(), Wait(5)),
     ),
     "prepended: a crawl that breaks off leaves tasks behind those that it has shown": History(
         Setting(order="prepends", per_page=1, delays=((16, 0),), tasks="wwwwww"),
         (Query(), Wait(130), Create(elsewhere=True), Create(elsewhere=True), Query(leave=24), Wait(64),
          Query(created=(7, None))),
-    ),
-    "more than a hundred tasks that a crawl missed are still there, by last update": History(
-        Setting(order="updated", per_page=10, page_size=1000, full_crawl_interval=3840, delays=((4, 0),),
-                tasks="w" * 121),
-        (Query(), Wait(640), Query(), Wait(6), *[Update(which=i, status=1) for i in range(101)], Wait(640)),
     ),
     "a task that no list shows was asked for only where it had ended": History(
         Setting(full_crawl_interval=64, listening=True),

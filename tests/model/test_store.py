@@ -83,11 +83,7 @@ class Rig:
 
 
 def upstream(name: str) -> config.Upstream:
-    return (
-        config.for_upstream("http://127.0.0.1:9/mcp", "127.0.0.1:0", None)
-        .upstreams[0]
-        .__class__(name=name, url=config.Url("http", "127.0.0.1", 9, "/mcp"))
-    )
+    return config.Upstream(name=name, url=config.Url("http", "127.0.0.1", 9, "/mcp"))
 
 
 def there(task_id: str) -> bytes:

@@ -124,19 +124,6 @@ def test_the_id_of_a_large_error_is_replaced_at_the_cost_of_its_bytes() -> None:
     assert edited == [data[:-2] + b'"a"}']
 
 
-def test_a_list_of_too_many_is_told_so() -> None:
-    """A list that a cursor repeats, or that is looked up while others wait, has a limit."""
-    most = b",".join(b'"%d"' % number for number in range(LIST_ITEMS_MAX))
-    assert criteria.read(criteria.params(b'{"taskIds":[%b]}' % most)) is not None
-    for name in ("taskIds", "methods"):
-        with pytest.raises(BadQuery) as caught:
-            criteria.read(criteria.params(b'{"%b":[%b,"x"]}' % (name.encode(), most)))
-        (fault,) = caught.value.faults
-        assert fault.parameter == name
-        assert str(LIST_ITEMS_MAX + 1) in fault.given
-        assert str(LIST_ITEMS_MAX) in fault.allowed
-
-
 STREAMS = [
     *(b"\n", b"\r", b"\r\n", b":\n\n", b"a\n\n", b"data:\n\n", b"data:[\n\n", b"data:\\u\n\n", b":\r\n\r\n"),
     *(b"data:[\r\r", b"a\n\ra\r\n\na\r\r"),
