@@ -71,11 +71,6 @@ FOUND = {
         Setting(per_page=1, order="prepends", full_crawl_interval=3840, tasks="cccccccc"),
         (Query(), Wait(65), Create(elsewhere=True), Wait(2), Create(), Wait(65), Query(), Wait(65), Query()),
     ),
-    "that a task which no list shows is gone passes unread": History(
-        Setting(order="nothing"),
-        (Create(), Wait(2), Update(), Get(), Wait(2), Query(), Wait(2), Delete(),
-         Fault(kind="encoded", method="tasks/get"), Get(), Wait(2), Query()),
-    ),
     "a response that was on its way when its index went brings back a task that has gone": History(
         Setting(max_age=128, idle_timeout=16, delays=((2, 16), (2, 30), (2, 30), (2, 70)), tasks="w"),
         (Get(), Wait(3), Delete(), Get()),
@@ -83,15 +78,6 @@ FOUND = {
     "an index that went while in use is found again, larger than an index may be": History(
         Setting(memory_bytes_max=8000, listening=True, tasks="wwww"),
         (Get(), Query(ids=(1, 0, 3)), Create(s=1), Create()),
-    ),
-    "prepended: a crawl that breaks off leaves tasks behind those that it has shown": History(
-        Setting(order="prepends", per_page=1, delays=((16, 0),), tasks="wwwwww"),
-        (Query(), Wait(130), Create(elsewhere=True), Create(elsewhere=True), Query(leave=24), Wait(64),
-         Query(created=(7, None))),
-    ),
-    "a task that no list shows was asked for only where it had ended": History(
-        Setting(full_crawl_interval=64, listening=True),
-        (Create(), Wait(), Update(notify=True, late=70), Delete(), Wait(64), Query(created=(None, -640)), Wait(6)),
     ),
     "tasks/result has told that a task has ended": History(
         Setting(full_crawl_interval=3840, tasks="w"),
