@@ -146,7 +146,7 @@ class Client:
         oracle: Oracle,
         moments: Moments,
         note: Callable[..., None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, object]], None],
     ) -> None:
         self._number = number
         self._setting = setting
@@ -335,10 +335,7 @@ class Client:
         asked.session.disturb(self._loop.time())
         self._note("client {}: cancels {}", self._number, request_id)
         message = {"method": "notifications/cancelled", "params": {"requestId": request_id}}
-        self._spawn(self._forget(self._send(asked.session, message, port=port)))
-
-    async def _forget(self, work: Coroutine[Any, Any, Any]) -> None:
-        await work
+        self._spawn(self._send(asked.session, message, port=port))
 
     def _criteria(self, session: ServerSession, event: h.Query) -> tuple[Criteria, Json]:
         """The criteria of a query, and its parameters. The order is always given: it makes the list a filtered one."""

@@ -11,10 +11,9 @@ twice, or in vain, is not judged: each replica asks alone.
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from gateway.app import App
 from gateway.config import Address, StoreSettings
@@ -36,7 +35,7 @@ _STATES: Final = ("stopped", "killed", "wiped", "full")
 def as_fleet(history: h.History, seed: int) -> h.History:
     """The history in a fleet: clients go from replica to replica, replicas are replaced, the store fails."""
     rng = random.Random(-seed)
-    plain = {f: getattr(h.Setting, f) for f in ("tasks_max", "sessions_max", "memory_bytes_max", "idle_timeout")}
+    plain = {f: getattr(h.USUAL, f) for f in ("tasks_max", "sessions_max", "memory_bytes_max", "idle_timeout")}
     interval = min(history.setting.full_crawl_interval, 640)
     setting = replace(history.setting, full_crawl_interval=interval, ids_again=None, **plain)
     events: list[h.Event] = []
@@ -168,7 +167,7 @@ class FleetWorld(World):
         self._apps = [await self._replica(number) for number in range(REPLICAS)]
 
     async def _replica(self, number: int) -> App:
-        config = msgspec.structs.replace(
+        config = replace(
             config_of(self._setting),
             listen=Address("127.0.0.1", GATEWAY_PORT + number),
             store=StoreSettings(url=f"redis://127.0.0.1:{STORE_PORT}"),
@@ -184,9 +183,7 @@ class FleetWorld(World):
 
     def _take_over(self) -> None:
         for app in self._apps:
-            app.reload(
-                lambda old: msgspec.structs.replace(config_of(self._setting), listen=old.listen, store=old.store)
-            )
+            app.reload(lambda old: replace(config_of(self._setting), listen=old.listen, store=old.store))
 
     async def _happen_to_fleet(self, event: h.Event) -> None:
         match event:

@@ -9,8 +9,11 @@ it knows choices and not events. `reduced` takes seconds, and leaves none.
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 EVENTS_MAX: Final = 70
 ROOM: Final = 20  # indexes: enough for every session of a history, not for those whom a flood is of
@@ -20,16 +23,11 @@ STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelle
 METHODS: Final = ("tools/call", "prompts/get", "resources/read")
 
 
-class _Shown:
+class _Shown(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Shown as the code that makes it again, defaults left out."""
 
-    def __repr__(self) -> str:
-        given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))  # type: ignore[arg-type]
-        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v, default in given if v != default)})"
 
-
-@dataclass(frozen=True, repr=False)
-class Setting(_Shown):
+class Setting(_Shown, frozen=True):
     """The gateway's configuration, and the kind of server behind it."""
 
     max_age: int = 64
@@ -66,26 +64,24 @@ class Setting(_Shown):
     @property
     def evicts(self) -> bool:
         """Whether indexes go before their sessions do."""
-        return any(getattr(self, name) != getattr(Setting, name) for name in _ROOM)
+        return any(getattr(self, name) != getattr(USUAL, name) for name in _ROOM)
 
 
+USUAL: Final = Setting()
 _ROOM: Final = ("sessions_max", "memory_bytes_max", "idle_timeout")
 
 
-@dataclass(frozen=True, repr=False)
-class Wait(_Shown):
+class Wait(_Shown, frozen=True):
     ticks: int = 1
 
 
-@dataclass(frozen=True, repr=False)
-class Blink(_Shown):
+class Blink(_Shown, frozen=True):
     """Hardly any time passes: bytes on their way advance by that many wires."""
 
     count: int = 1
 
 
-@dataclass(frozen=True, repr=False)
-class Create(_Shown):
+class Create(_Shown, frozen=True):
     s: int = 0
     elsewhere: bool = False
     method: int = 0
@@ -94,8 +90,7 @@ class Create(_Shown):
     form: str = ""  # of the request: see FORMS
 
 
-@dataclass(frozen=True, repr=False)
-class Update(_Shown):
+class Update(_Shown, frozen=True):
     """A live task changes, elsewhere or by its own work."""
 
     s: int = 0
@@ -106,22 +101,19 @@ class Update(_Shown):
     lie_s: int = 0  # by which its timestamp is wrong
 
 
-@dataclass(frozen=True, repr=False)
-class Delete(_Shown):
+class Delete(_Shown, frozen=True):
     s: int = 0
     which: int = 0
 
 
-@dataclass(frozen=True, repr=False)
-class Get(_Shown):
+class Get(_Shown, frozen=True):
     s: int = 0
     which: int = 0
     method: str = "tasks/get"  # tasks/cancel, tasks/result
     form: str = ""  # of the request: see FORMS
 
 
-@dataclass(frozen=True, repr=False)
-class Page(_Shown):
+class Page(_Shown, frozen=True):
     """A client reads that many pages of the upstream's own list."""
 
     s: int = 0
@@ -129,8 +121,7 @@ class Page(_Shown):
     form: str = ""  # of the requests: see FORMS
 
 
-@dataclass(frozen=True, repr=False)
-class Query(_Shown):
+class Query(_Shown, frozen=True):
     """A filtered list. A bound is the instant of a task, by its number, or if negative so many ticks ago."""
 
     s: int = 0
@@ -148,15 +139,13 @@ class Query(_Shown):
     cancel: int | None = None  # it sends notifications/cancelled after so many ticks
 
 
-@dataclass(frozen=True, repr=False)
-class Stream(_Shown):
+class Stream(_Shown, frozen=True):
     """A GET stream is opened, or closed if there is one."""
 
     s: int = 0
 
 
-@dataclass(frozen=True, repr=False)
-class Fault(_Shown):
+class Fault(_Shown, frozen=True):
     """What goes wrong with the next request of a method: see `upstream.py`."""
 
     s: int = 0
@@ -164,44 +153,38 @@ class Fault(_Shown):
     method: str | None = None
 
 
-@dataclass(frozen=True, repr=False)
-class Clock(_Shown):
+class Clock(_Shown, frozen=True):
     """The server's clock is set, ahead or back."""
 
     by_s: int = 3600
 
 
-@dataclass(frozen=True, repr=False)
-class Hangup(_Shown):
+class Hangup(_Shown, frozen=True):
     """The upstream closes every connection that is idle."""
 
 
-@dataclass(frozen=True, repr=False)
-class Restart(_Shown):
+class Restart(_Shown, frozen=True):
     """The upstream forgets a session, or its client ends it."""
 
     s: int = 0
     by_client: bool = False
 
 
-@dataclass(frozen=True, repr=False)
-class Renew(_Shown):
+class Renew(_Shown, frozen=True):
     """A client goes on with the same tasks: with another token, or started again, in a new session beside the old."""
 
     s: int = 0
     restarts: bool = False
 
 
-@dataclass(frozen=True, repr=False)
-class Flood(_Shown):
+class Flood(_Shown, frozen=True):
     """That many unknown callers ask at once for a filtered list in a client's session: 401."""
 
     s: int = 0
     count: int = ROOM + 1
 
 
-@dataclass(frozen=True, repr=False)
-class Reload(_Shown):
+class Reload(_Shown, frozen=True):
     """The gateway takes over other limits (SIGHUP)."""
 
     max_age: int = 64
@@ -209,22 +192,19 @@ class Reload(_Shown):
     tasks_max: int = 1000
 
 
-@dataclass(frozen=True, repr=False)
-class Switch(_Shown):
+class Switch(_Shown, frozen=True):
     """A client goes on at another replica."""
 
     s: int = 0
 
 
-@dataclass(frozen=True, repr=False)
-class Replace(_Shown):
+class Replace(_Shown, frozen=True):
     """A replica ends (SIGTERM), and a new one takes its place."""
 
     which: int = 0
 
 
-@dataclass(frozen=True, repr=False)
-class Store(_Shown):
+class Store(_Shown, frozen=True):
     """The store is stopped, killed, wiped (killed, and emptied), full; or all is well again: see `fleet.py`."""
 
     state: str = "well"
@@ -236,9 +216,8 @@ Event: TypeAlias = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, repr=False)
-class History(_Shown):
-    setting: Setting = Setting()
+class History(_Shown, frozen=True):
+    setting: Setting = USUAL
     events: tuple[Event, ...] = ()
 
 
@@ -308,7 +287,7 @@ def sensible(setting: Setting) -> Setting:
     cursors = "place" if moves and setting.cursors == "last" else setting.cursors
     leaves_out = setting.order in ("updated", "nothing") or cursors == "offset"
     room = ("tasks_max", *_ROOM) if leaves_out else ()
-    limits: dict[str, Any] = {name: getattr(Setting, name) for name in room}
+    limits: dict[str, Any] = {name: getattr(USUAL, name) for name in room}
     return replace(setting, cursors=cursors, knows_get=setting.knows_get or leaves_out, **limits)
 
 
@@ -517,7 +496,7 @@ def raced(seed: int) -> History:
     setting = _setting(rng)
     if rng.random() < 0.5:
         setting = _worth_a_delta(rng, setting)
-    room: dict[str, Any] = {name: getattr(Setting, name) for name in ("tasks_max", *_ROOM)}
+    room: dict[str, Any] = {name: getattr(USUAL, name) for name in ("tasks_max", *_ROOM)}
     setting = replace(
         setting,
         **room,
@@ -585,29 +564,18 @@ _RACING: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
 
 def reduced(history: History, fails: Callable[[History], bool]) -> History:
     """A smallest history that fails too: no event of it can be left out, no field set to its default."""
-    size = len(history.events)
     while True:
-        before = history
+        before, size = history, len(history.events)
         while size:
-            history = _without(history, size, fails)
+            for at in range(len(history.events), 0, -size):
+                fewer = replace(history, events=history.events[: max(0, at - size)] + history.events[at:])
+                history = fewer if fails(fewer) else history
             size //= 2
         for simpler in _simpler(history):
-            if simpler(history) != history and fails(simpler(history)):
-                history = simpler(history)
+            if (made := simpler(history)) != history and fails(made):
+                history = made
         if history == before:
             return history
-        size = len(history.events)
-
-
-def _without(history: History, size: int, fails: Callable[[History], bool]) -> History:
-    at = len(history.events)
-    while at > 0:
-        start = max(0, at - size)
-        fewer = replace(history, events=history.events[:start] + history.events[at:])
-        if fails(fewer):
-            history = fewer
-        at = start
-    return history
 
 
 _Step: TypeAlias = Callable[[History], History]
@@ -615,40 +583,27 @@ _Step: TypeAlias = Callable[[History], History]
 
 def _simpler(history: History) -> Iterator[_Step]:
     """Steps that each make one thing as plain as it can be."""
-    for field in fields(Setting):
-        yield _with_setting(field.name, _always(field.default))
-    for at in range(len(history.setting.tasks)):
-        yield _with_setting("tasks", _cut(at))
-        yield _with_setting("tasks", _cut(at, "w"))
-    for at in range(len(history.setting.delays)):
-        yield _with_setting("delays", _cut(at))
+    for name in Setting.__struct_fields__:
+        yield partial(_with_setting, name, getattr(USUAL, name))
+    for name in ("tasks", "delays"):
+        yield from (partial(_cut, name, at) for at in range(len(getattr(history.setting, name))))
     for at, event in enumerate(history.events):
-        for field in fields(event):
-            yield _with_event(at, {field.name: field.default})
-        smaller = [("ticks", ticks) for ticks in _TICKS] + [("which", 0), ("which", 1), ("which", 2), ("pages", 2)]
-        for name, value in smaller:
-            given = getattr(event, name, None)
-            if given is not None and value < given:
-                yield _with_event(at, {name: value})
+        for name in event.__struct_fields__:
+            yield partial(_with_event, at, {name: getattr(type(event)(), name)})
+        yield from (
+            partial(_with_event, at, {"ticks": ticks}) for ticks in _TICKS if ticks < getattr(event, "ticks", 0)
+        )
 
 
-def _with_setting(name: str, change: Callable[[Any], Any]) -> _Step:
-    return lambda now: replace(
-        now, setting=sensible(replace(now.setting, **{name: change(getattr(now.setting, name))}))
-    )
+def _with_setting(name: str, value: Any, now: History) -> History:
+    changed: dict[str, Any] = {name: value}
+    return replace(now, setting=sensible(replace(now.setting, **changed)))
 
 
-def _always(value: Any) -> Callable[[Any], Any]:
-    return lambda _: value
+def _cut(name: str, at: int, now: History) -> History:
+    values = getattr(now.setting, name)
+    return _with_setting(name, values[:at] + values[at + 1 :], now)
 
 
-def _cut(at: int, instead: Any = "") -> Callable[[Any], Any]:
-    return lambda values: values[:at] + (instead * (at < len(values)) or values[:0]) + values[at + 1 :]
-
-
-def _with_event(at: int, changes: dict[str, Any]) -> _Step:
-    def step(now: History) -> History:
-        changed: Event = replace(now.events[at], **changes)
-        return replace(now, events=(*now.events[:at], changed, *now.events[at + 1 :]))
-
-    return step
+def _with_event(at: int, changes: dict[str, Any], now: History) -> History:
+    return replace(now, events=(*now.events[:at], replace(now.events[at], **changes), *now.events[at + 1 :]))

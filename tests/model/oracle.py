@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tests.model.history import PUT_OFF, Setting
+from tests.model.history import PUT_OFF, USUAL, Setting
 from tests.model.truth import (
     ABSENT,
     BEFORE_ALL,
@@ -175,7 +175,7 @@ class Oracle:
         self._appends = setting.order in ("appends", "prepends") and self.lists_all
         self._forgets = False
         self._tasks_max = setting.tasks_max  # the least that there was
-        room = setting.memory_bytes_max == Setting.memory_bytes_max
+        room = setting.memory_bytes_max == USUAL.memory_bytes_max
         self.finds_again = setting.knows_get and setting.ids_again is None and room
         self.reloaded(setting)
 
@@ -299,7 +299,7 @@ class Oracle:
 
     def _check_outgrown(self, asked: Asked, outcome: Outcome) -> None:
         """The session is larger than an index may be; but a few tasks can always be asked for by id."""
-        if asked.setting.memory_bytes_max < Setting.memory_bytes_max:
+        if asked.setting.memory_bytes_max < USUAL.memory_bytes_max:
             return
         made = [truth for truth in asked.session.truths if truth.born < outcome.at]
         ids, may_ask = asked.criteria.ids, asked.setting.knows_get and asked.alone

@@ -7,10 +7,10 @@ A session is a process: a proxy with sessions of its own, which ends with it. Wh
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.caller_identity import STDIO
 from gateway.config import StdioConfig
@@ -47,34 +47,21 @@ def as_stdio(history: h.History) -> h.History:
     return h.History(setting, tuple(events))
 
 
-class _Wire:
-    """Bytes on their way. They arrive in order: timers of one instant do not."""
+class _Wire(PipeSource):
+    """Lines on their way to or from the gateway. They arrive in order: timers of one instant do not."""
 
-    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None]) -> None:
+    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None] | None = None) -> None:
         self._loop = loop
-        self._take = take
         self._pieces: deque[bytes] = deque()
+        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
+        self._take = take or self._arrived.put_nowait
 
     def send(self, data: bytes) -> None:
         self._pieces.append(data)
-        self._loop.call_later(WIRE_S, self._arrive)
-
-    def _arrive(self) -> None:
-        self._take(self._pieces.popleft())
-
-
-class _Source(PipeSource):
-    """Lines on their way to the gateway."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
-        self._wire = _Wire(loop, self._pieces.put_nowait)
-
-    def send(self, data: bytes) -> None:
-        self._wire.send(data)
+        self._loop.call_later(WIRE_S, lambda: self._take(self._pieces.popleft()))
 
     async def read(self) -> bytes:
-        return await self._pieces.get()
+        return await self._arrived.get()
 
 
 class _Outlet(Outlet):
@@ -105,7 +92,7 @@ class Process:
         loop = upstream.loop
         over_http = config_of(setting)
         config = StdioConfig(index=over_http.index, limits=over_http.limits)
-        self._from_client, self._from_server = _Source(loop), _Source(loop)
+        self._from_client, self._from_server = _Wire(loop), _Wire(loop)
         buffers = Buffers(config.limits.held_bytes_max)
         to_client, to_server = _Outlet(loop, self._at_client, buffers), _Outlet(loop, self._at_server, buffers)
         self._proxy = StdioProxy(config, to_client, to_server, NoCounts(), NoCounts())

@@ -7,12 +7,11 @@ cost nothing.
 import asyncio
 import logging
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-import msgspec
+from msgspec.structs import replace
 
 import gateway
 from gateway import config
@@ -107,7 +106,7 @@ def config_of(setting: h.Setting) -> config.Config:
         idle_timeout=setting.idle_timeout * TICK_S,
     )
     limits = config.Limits(inspected_body_bytes_max=READ_BYTES_MAX, inspected_event_bytes_max=READ_BYTES_MAX)
-    return msgspec.structs.replace(_BASE, admin=None, index=index, limits=limits)
+    return replace(_BASE, admin=None, index=index, limits=limits)
 
 
 class World:
@@ -281,7 +280,7 @@ class World:
         elif event.notify:
             self._upstream.notify(session, state, event.lie_s)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         async def run() -> None:
             try:
                 await work

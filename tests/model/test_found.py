@@ -14,13 +14,11 @@ from tests.model.history import (
     Fault,
     Get,
     History,
-    Page,
     Query,
     Reload,
     Renew,
     Restart,
     Setting,
-    Stream,
     Update,
     Wait,
 )
@@ -37,17 +35,11 @@ FOUND = {
         Setting(tasks="ww"), (Delete(), Query(), Wait(), Get(which=1, form="bomb"), Delete())
     ),
     "a task is in a response with NaN": History(Setting(order="nothing"), (Fault(kind="nan"), Create(), Wait())),
-    "a task is no UTF-8, and is so again when it is asked for": History(
-        Setting(order="nothing"), (Fault(kind="latin"), Create(), Wait(), Fault(kind="latin"), Query(), Wait())
-    ),
     "a task has changed, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible"), Get(method="tasks/cancel"), Wait())
     ),
     "a task is made, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible", method="tools/call"), Create(), Wait())
-    ),
-    "a task is in a resumed stream": History(
-        Setting(order="nothing", streams=True), (Fault(kind="resume"), Create(), Wait())
     ),
     "a tool is refused after a task was made": History(
         Setting(methods=3, order="nothing"),
@@ -56,9 +48,6 @@ FOUND = {
     ),
     "a token is renewed after a task was made": History(
         Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Renew(), Wait(), Query())
-    ),
-    "no tasks/get: what a crawl left in, to be asked for by id, stays": History(
-        Setting(full_crawl_interval=64, knows_get=False), (Create(ttl=80), Wait(ticks=65), Wait(ticks=640))
     ),
     "what was asked by id before a session was found too large is shown after it": History(
         Setting(tasks_max=3, tasks="www"),
@@ -70,18 +59,6 @@ FOUND = {
         (Query(), Query(s=1), Wait(ticks=130), Delete(which=5), Get(which=5, method="tasks/result"), Wait(ticks=3),
          Query(created=(3, -640))),
     ),
-    "a crawl asks by id for what another query is asking for": History(
-        Setting(order="nothing", delays=((70, 70), (0, 70), (1, 140)), listening=True, tasks="wcx"),
-        (Query(ids=(7,)), Create(elsewhere=True), Query(), Update(which=1, notify=True)),
-    ),
-    "cursors that count places leave a task out when one before it vanishes": History(
-        Setting(order="prepends", cursors="offset", delays=((140, 5), (5, 0)), tasks="wwwwwwww"),
-        (Query(), Create(ttl=16)),
-    ),
-    "asOf is that of the crawl, though a task that it did not list was asked for before": History(
-        Setting(order="nothing", delays=((16, 140),)),
-        (Query(), Wait(ticks=2), Create(), Wait(ticks=63), Query(), Update()),
-    ),
     "two tasks gone and one page to read: never an end of crawls": History(
         Setting(tasks="w"), (Query(), Create(), Wait(), Delete(), Delete())
     ),
@@ -92,100 +69,27 @@ FOUND = {
     "a task asked for by id makes a crawl's index too large on the way": History(
         Setting(tasks_max=3, per_page=1, delays=((16, 0),), tasks="ccccc"), (Query(), Wait(ticks=40), Query(ids=(4,)))
     ),
-    "one listed task gone while one is unseen: as many were counted as are left": History(
-        Setting(per_page=1, max_age=16, full_crawl_interval=200, delays=((16, 0),), tasks="cccccc"),
-        (Query(), Wait(130), Delete(which=0), Wait(200), Query(), Wait(36), Delete(which=0), Get(which=1), Wait(160),
-         Query()),
-    ),
     "prepended: a task made through the gateway hides one made elsewhere before it": History(
         Setting(per_page=1, order="prepends", full_crawl_interval=3840, tasks="cccccccc"),
         (Query(), Wait(65), Create(elsewhere=True), Wait(2), Create(), Wait(65), Query(), Wait(65), Query()),
-    ),
-    "prepended: a cursor expires under the look for what is new": History(
-        Setting(order="prepends", per_page=1, tasks="xx"),
-        (Query(), Wait(2), Fault(kind="expired"), Create(elsewhere=True), Wait(63), Create(), Query(), Wait()),
-    ),
-    "prepended: a look that fails half-way hides what it did not reach": History(
-        Setting(order="prepends", per_page=1, always_next=True, tasks="xc"),
-        (Query(), Wait(), Create(elsewhere=True), Fault(kind="500", method="tasks/get"), Create(), Wait(65), Query(),
-         Wait()),
-    ),
-    "prepended: a list of one task has no order yet": History(
-        Setting(order="prepends", per_page=1, always_next=True, delays=((16, 5), (70, 16))),
-        (Create(), Query(), Wait(32), Update(), Wait(63), Create(elsewhere=True)),
-    ),
-    "prepended: tasks made at one instant have no order": History(
-        Setting(order="prepends", per_page=1, full_crawl_interval=3840),
-        (Create(elsewhere=True), Create(elsewhere=True), Update(), Update(), Query(), Wait(2), Create(elsewhere=True),
-         Wait(65), Query()),
-    ),
-    "a stream in an unknown encoding tells of a change long after it began": History(
-        Setting(tasks="w"),
-        (Fault(kind="encoded", method="GET"), Stream(), Wait(), Query(), Wait(), Query(), Update(notify=True)),
-    ),
-    "that a task which no list shows is gone passes unread": History(
-        Setting(order="nothing"),
-        (Create(), Wait(2), Update(), Get(), Wait(2), Query(), Wait(2), Delete(),
-         Fault(kind="encoded", method="tasks/get"), Get(), Wait(2), Query()),
     ),
     "a response that was on its way when its index went brings back a task that has gone": History(
         Setting(max_age=128, idle_timeout=16, delays=((2, 16), (2, 30), (2, 30), (2, 70)), tasks="w"),
         (Get(), Wait(3), Delete(), Get()),
     ),
-    "a 401 drops an index that a query works with, which learns what the next one does not know": History(
-        Setting(delays=((0, 0), (1, 30), (0, 1), (1, 70)), tasks="w"),
-        (Query(), Query(ids=(0, 1)), Fault(kind="401"), Wait(30), Get(), Get(), Wait(16), Get(), Wait(), Delete()),
-    ),
     "an index that went while in use is found again, larger than an index may be": History(
         Setting(memory_bytes_max=8000, listening=True, tasks="wwww"),
         (Get(), Query(ids=(1, 0, 3)), Create(s=1), Create()),
     ),
-    "a crawl after a doubt could not ask for what no list shows": History(
-        Setting(order="nothing"),
-        (Create(), Wait(5), Update(notify=True), Get(), Wait(5), Query(), Wait(5), Delete(), Fault(kind="encoded"),
-         Get(), Wait(5), Fault(kind="error", method="tasks/get"), Query(), Wait(5)),
-    ),
-    "no tasks/get: it is asked for over and over": History(
-        Setting(full_crawl_interval=0, knows_get=False, tasks="c"), (Page(), Wait(), Delete())
-    ),
-    "a finished task that is named is asked for again within max_age, where every refresh is a full crawl": History(
-        Setting(full_crawl_interval=0, page_size=1, tasks="wwwwwwwwwx"), (Query(ids=(1, 9), pages=2),)
-    ),
-    "prepended: a crawl that breaks off leaves tasks behind those that it has shown": History(
-        Setting(order="prepends", per_page=1, delays=((16, 0),), tasks="wwwwww"),
-        (Query(), Wait(130), Create(elsewhere=True), Create(elsewhere=True), Query(leave=24), Wait(64),
-         Query(created=(7, None))),
-    ),
-    "more than a hundred tasks that a crawl missed are still there, by last update": History(
-        Setting(order="updated", per_page=10, page_size=1000, full_crawl_interval=3840, delays=((4, 0),),
-                tasks="w" * 121),
-        (Query(), Wait(640), Query(), Wait(6), *[Update(which=i, status=1) for i in range(101)], Wait(640)),
-    ),
-    "a task that no list shows was asked for only where it had ended": History(
-        Setting(full_crawl_interval=64, listening=True),
-        (Create(), Wait(), Update(notify=True, late=70), Delete(), Wait(64), Query(created=(None, -640)), Wait(6)),
-    ),
     "tasks/result has told that a task has ended": History(
         Setting(full_crawl_interval=3840, tasks="w"),
         (Query(), Wait(5), Update(), Wait(2), Get(which=0, method="tasks/result"), Wait(2), Query()),
-    ),
-    "a query is cancelled whose index went meanwhile": History(
-        Setting(sessions_max=1, delays=((64, 0),), tasks="w"), (Get(s=1), Wait(60), Query(cancel=20), Wait(200))
-    ),
-    "tasks that are made, and told of, while a query waits": History(
-        Setting(page_size=1000, full_crawl_interval=38400, per_page=20, delays=((1, 1),), listening=True),
-        (Wait(30), Query(), Wait(70), Query(),
-         *[e for _ in range(300) for e in (Create(elsewhere=True), Update(which=-1, notify=True), Wait())], Wait(3)),
     ),
     "no tasks/get: that is found out while a crawl reads and a task is being made": History(
         Setting(max_age=128, full_crawl_interval=200, order="prepends", per_page=1, knows_get=False,
                 delays=((2, 2), (40, 40), (70, 0), (70, 0), (40, 2)), listening=True, tasks="ccccc"),
         (Query(), Wait(300), Create(), Wait(), Query(), Wait(32), Query(ids=(99,)), Wait(65), Query(), Wait(5), Query(),
          Wait(64)),
-    ),
-    "max_age is longer after a reload: what was left out of an answer before it need not have been asked for": History(
-        Setting(max_age=16, tasks="www"),
-        (Query(), Wait(), Update(), Wait(16), Query(methods=(2,)), Wait(), Reload()),
     ),
     "what passed after the clock was set back is not asked for": History(
         Setting(listening=True, tasks="w"),
@@ -195,17 +99,6 @@ FOUND = {
     "a task has the id of one that has ended": History(
         Setting(ids_again=0, order="nothing", tasks="wc"),
         (Query(), Create(), Wait(), Query(), Get(which=1, method="tasks/cancel"), Wait(), Create(), Query(), Wait(65)),
-    ),
-    "a notification of a task comes when another has its id": History(
-        Setting(per_page=1, always_next=True, delays=((5, 2), (16, 1), (8, 8), (16, 16), (40, 16), (1, 1), (16, 2),
-                                                      (16, 1), (5, 16)),
-                ids_again=0, listening=True, tasks="wcwww"),
-        (Update(notify=True, late=70), Wait(), Create(elsewhere=True), Get()),
-    ),
-    "prepended: another life of an id that was listed hides what is new behind it": History(
-        Setting(max_age=1, order="prepends", per_page=1, always_next=True, ids_again=5, tasks="wc",
-                delays=((2, 16), (40, 1), (1, 8), (16, 3), (40, 8), (1, 16), (2, 8))),
-        (Query(), Get(method="tasks/cancel"), Wait(ticks=2), Wait(ticks=16), Create(), Create(elsewhere=True)),
     ),
     "of two answers that overlap the last one is the older": History(
         Setting(order="random", full_crawl_interval=3840, delays=((1, 1), (1, 1), (1, 40), (1, 1), (1, 1)), tasks="w"),
@@ -232,9 +125,6 @@ FOUND = {
         Setting(tasks="w"),
         (Query(), Wait(2), Fault(kind="403", method="tools/call"), Create(), Wait(2), Get(), Wait(2), Query()),
     ),
-    "nothing is asked for between a 401 and a query": History(
-        Setting(tasks="w"), (Query(), Wait(2), Fault(kind="401", method="tools/call"), Create(), Wait(2), Query())
-    ),
     "a task that a caller finds again is put off: that denies nothing of it": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="403"), Get(), Fault(kind="429", method="tasks/get"), Query(), Wait()),
@@ -242,15 +132,6 @@ FOUND = {
     "a task is made by a request of one method, and no page shows it": History(
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(methods=(1,)), Wait(), Query(methods=(2,))),
-    ),
-    "the gateway is told that a task is gone after its id was given again": History(
-        Setting(delays=((2, 5), (2, 70), (40, 2), (1, 3), (16, 8), (16, 16), (70, 3), (2, 16), (1, 40), (2, 1), (5, 40),
-                (40, 1)), ids_again=5, tasks="wwww"),
-        (Create(s=1, ttl=4), Wait(32), Query(s=1), Create(s=1)),
-    ),
-    "the result of a task comes on a resumed stream after its id was given again": History(
-        Setting(streams=True, delays=((0, 70), (16, 5)), ids_again=0, listening=True, tasks="c"),
-        (Fault(kind="resume", method="tasks/result"), Get(method="tasks/result"), Create(), Wait(64)),
     ),
     "the result of a task comes after another of its id was made by an unread request, at a clock behind": History(
         Setting(streams=True, skew_s=-3, ids_again=0, tasks="wwf"),
@@ -270,10 +151,6 @@ OVER_STDIO = {
     "the result of a task, asked for by a line that was not read, comes after its id was given again": History(
         Setting(delays=((0, 16), (1, 1), (5, 0), (1, 16), (5, 5), (70, 5)), ids_again=0, listening=True, tasks="c"),
         (Create(), Get(method="tasks/result", form="large")),
-    ),
-    "the id of a task is given again before the end of it, by a notification that lies about the time": History(
-        Setting(ids_again=5, listening=True),
-        (Create(elsewhere=True), Update(notify=True, lie_s=3600), Wait(5), Get(), Create(elsewhere=True)),
     ),
     "a notification tells of a task at the very end": History(
         Setting(max_age=1, full_crawl_interval=0, order="nothing", listening=True, tasks="w"),

@@ -228,9 +228,9 @@ def test_challenges_move_where_a_client_reads_them() -> None:
 
 
 PROTECTED, OPENID = "/.well-known/oauth-protected-resource", "/.well-known/openid-configuration"
-WELL_KNOWN: Final = [PROTECTED, f"{PROTECTED}/mcp?x=1", "/.well-known/oauth-authorization-server/tenant"]
+WELL_KNOWN = [PROTECTED, f"{PROTECTED}/mcp?x=1", "/.well-known/oauth-authorization-server/tenant"]
 WELL_KNOWN += [OPENID, f"{OPENID}/tenant", f"/tenant{OPENID}"]
-OTHERS: Final = [f"{OPENID}2", "/.well-known/jwks.json", f"/mcp?next={PROTECTED}"]
+OTHERS = [f"{OPENID}2", "/.well-known/jwks.json", f"/mcp?next={PROTECTED}"]
 
 
 def test_where_authorization_documents_stand() -> None:

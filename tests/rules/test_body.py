@@ -38,7 +38,7 @@ async def played(steps: list[str]) -> tuple[bytes, bytes, str]:
                 came += b"%d." % number
                 body.feed(b"%d." % number)
         else:
-            {"finish": body.finish, "drop": body.drop, "fail": lambda: body.fail(ConnectionError())}[step]()
+            body.finish() if step == "finish" else body.drop() if step == "drop" else body.fail(ConnectionError())
     if not reader.done():
         reader.cancel()
         with suppress(asyncio.CancelledError):

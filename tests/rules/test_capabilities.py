@@ -94,22 +94,18 @@ def test_the_methods_are_those_of_the_upstream(requests: Any, methods: tuple[str
 NATIVE = [{}, {"methods": ["tools/call"]}, True, json.loads(FILTER)]
 
 
-@pytest.mark.parametrize("native", NATIVE)
-def test_an_upstream_that_filters_natively_is_left_as_it_is(native: object) -> None:
-    data = response({"list": {"filter": native}, "requests": CALL})
-    assert advertised(data) == (data, Server(filtered_here=False, methods=("tools/call",)))
-
-
-@pytest.mark.parametrize("unset", [None, False])
-def test_a_filter_that_is_not_supported_is_replaced(unset: object) -> None:
+def test_an_upstream_that_filters_natively_is_left_as_it_is_and_a_filter_that_is_not_supported_is_replaced() -> None:
     """Some servers write members that are not set as null."""
-    edited, server = advertised(response({"list": {"filter": unset, "x": 1}, "requests": CALL}))
-    assert server == Server(filtered_here=True, methods=("tools/call",))
-    whole = response({"list": {"filter": json.loads(FILTER), "x": 1}, "requests": CALL})
-    assert json.loads(edited) == json.loads(whole)
+    for native in NATIVE:
+        data = response({"list": {"filter": native}, "requests": CALL})
+        assert advertised(data) == (data, Server(filtered_here=False, methods=("tools/call",)))
+    for unset in (None, False):
+        edited, server = advertised(response({"list": {"filter": unset, "x": 1}, "requests": CALL}))
+        assert server == Server(filtered_here=True, methods=("tools/call",))
+        whole = response({"list": {"filter": json.loads(FILTER), "x": 1}, "requests": CALL})
+        assert json.loads(edited) == json.loads(whole)
 
 
-TASKS = b'{"tasks":{"list":{}}}'
 UNCHANGED = {
     "no tasks": b'{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"tools":{}}}}',
     "no capabilities": b'{"jsonrpc":"2.0","id":1,"result":{}}',
@@ -135,9 +131,6 @@ UNCHANGED = {
 @pytest.mark.parametrize("data", UNCHANGED.values(), ids=UNCHANGED.keys())
 def test_everything_else_is_left_as_it_is(data: bytes) -> None:
     assert advertised(data) == (data, None)
-
-
-# Whatever stands beside it is kept, and is no reason not to filter (DESIGN 4).
 
 
 OURS = ("result", "capabilities", "tasks", "list", "methods")
@@ -172,14 +165,6 @@ def test_in_any_document_one_member_is_put_in(result: Object, seed: int) -> None
     assert inserted(data, edited)
 
 
-def test_of_two_objects_of_requests_only_the_last_counts() -> None:
-    tasks = b'{"list":{},"requests":0,"requests":{"tools":{"call":{}}}}'
-    data = b'{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"tasks":%b}}}' % tasks
-    edited, server = advertised(data)
-    assert server == Server(filtered_here=True, methods=("tools/call",))
-    assert inserted(data, edited)
-
-
 @pytest.mark.parametrize("odd", [b'"x":NaN', b'"x":"\\ud83d"', b'"\xff":1'])
 def test_what_is_only_nearly_json_is_not_edited_but_what_it_says_is_known(odd: bytes) -> None:
     form = b'{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"tasks":{"list":{%b},%b}}}}'
@@ -187,3 +172,13 @@ def test_what_is_only_nearly_json_is_not_edited_but_what_it_says_is_known(odd: b
     assert advertised(native) == (native, Server(filtered_here=False))
     with pytest.raises(capabilities.NotAdvertised, match="only nearly JSON"):
         advertised(form % (b"", odd))
+
+
+def test_an_initialize_result_beyond_its_limit_is_not_edited_and_says_so() -> None:
+    large, large_tasks = capabilities.RESPONSE_BYTES_MAX, capabilities.TASKS_BYTES_MAX
+    for data, size in (
+        (response({"list": {}}, x="a" * large), large),
+        (response({"list": {"x": "a" * large_tasks}}), large_tasks),
+    ):
+        with pytest.raises(capabilities.NotAdvertised, match=f"no more than {size}"):
+            advertised(data)

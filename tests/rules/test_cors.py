@@ -84,21 +84,6 @@ def test_a_caller_who_comes_by_several_addresses_is_told_the_same() -> None:
     assert not cors.fields(PAGE, PATH, KNOWN)
 
 
-def test_a_caller_reads_nothing_that_was_told_to_another() -> None:
-    cors = told_to_a_page()
-    cors.note(CLIENT, PAGE, PATH, None, 204, told(PAGE))
-    cors.note(CLIENT, PAGE, PATH, STRANGER, 200, Headers())
-    assert cors.fields(PAGE, PATH, KNOWN)
-    assert not cors.fields(PAGE, PATH, STRANGER)
-
-
-def test_an_answer_without_cors_admits_a_page_no_more() -> None:
-    cors = told_to_a_page()
-    cors.note(CLIENT, PAGE, PATH, None, 204, told(PAGE))
-    cors.note(CLIENT, PAGE, PATH, KNOWN, 200, Headers())
-    assert not cors.fields(PAGE, PATH, KNOWN)
-
-
 def test_fields_that_are_large_are_not_noted() -> None:
     """A thousand pages may be noted, and no other limit counts them."""
     large = Headers([*told(PAGE), (b"Access-Control-Expose-Headers", b"x" * 60_000)])

@@ -137,12 +137,6 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: ascii(text[:20]))
-def test_what_begins_like_a_cursor_of_ours_is_ours_to_refuse(text: str) -> None:
-    """Relayed to the upstream, it would bring the whole list back, or an error that means nothing here."""
-    refused(text)
-
-
 def sealed(packed: bytes) -> str:
     """A cursor with a right checksum. It is not signed, so anybody can make one."""
     body = "taskgate4." + base64.urlsafe_b64encode(packed).decode()
@@ -180,20 +174,13 @@ def like_ours(*changed: tuple[tuple[int | str, ...], object]) -> str:
 NUMBERS_AT: list[tuple[int | str, ...]] = [*BOUNDS, (AFTER, 0)]
 
 
-# Numbers are hexadecimal. Reading 1e999999999 as others do would take all time and memory, and so would
-# a number as long as the cursor may be.
-@pytest.mark.parametrize(
-    "number",
-    [
-        *("1E400", "-1E400", "1e+400", "1e-400", "1p400", "0x1", "1.5", "1/0", "1/3", "-1/-3"),
-        *("nan", "inf", "-inf", "", "-", "/", "x", "+1", "--1"),
-        *(" 1", "1 ", "1\n", "1_0", "A", "\u0661", "\uff11", "1" * 22, "f" * 100_000),
-    ],
-    ids=lambda text: ascii(text[:12]),
-)
-def test_a_number_that_the_gateway_does_not_write_is_refused(number: str) -> None:
-    for path in NUMBERS_AT:
-        refused(like_ours((path, number)))
+# Numbers are hexadecimal. Reading 1e999999999 as others do would take all time and memory, and so would a number
+# as long as the cursor may be.
+NO_NUMBERS = [
+    *("1E400", "-1E400", "1e+400", "1e-400", "1p400", "0x1", "1.5", "1/0", "1/3", "-1/-3", "nan", "inf", "-inf", ""),
+    *("-", "/", "x", "+1", "--1", " 1", "1 ", "1\n", "1_0", "A", "\u0661", "\uff11", "1" * 22, "f" * 100_000),
+    *(0, 5, -5, 1.5, 10**18, True, [], {}, ["1"], [None]),
+]
 
 
 @pytest.mark.parametrize("number", [EARLIEST, LATEST, 0, -1, UNKNOWN, UNKNOWN + 1, 16**21 - 1, 1 - 16**21])
@@ -214,18 +201,18 @@ def test_any_bound_that_can_be_read_leads_to_a_page(number: Instant) -> None:
 YEARS = {"a": "0000", "b": "2025", "c": "9999", "d": "what"}
 
 
-NO_NUMBER: list[object] = [0, 5, -5, 1.5, 10**18, True, [], {}, ["1"], [None], ""]
 FORGED: dict[tuple[int | str, ...], list[object]] = {
     (CRITERIA,): [None, [], "status"], (CRITERIA, "requestTypes"): [["a/b"]], (CRITERIA, "nonsense"): [None],
     ORDER_BY: ["status", ""], ORDER: [True, "up"], STATUS: [[None]], TASK_IDS: ["a"], METHODS: ["a/b", [1], {}],
     (AFTER,): [None, [], {}, "1", ["1"], ["1", "a", "b"]], (AFTER, 1): [None, 1, "x" * (task.ID_CHARS_MAX + 1)],
-    **dict.fromkeys(NUMBERS_AT, NO_NUMBER),
+    **dict.fromkeys(NUMBERS_AT, NO_NUMBERS),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "text",
     [
+        *UNREADABLE,
         *(like_ours((path, value)) for path, values in FORGED.items() for value in values),
         *(packed(SAID[:-1] + b",null]"), packed(SAID[:-1] + b",1]"), packed(orjson.dumps(orjson.loads(SAID)[:-1]))),
         sealed(zlib.compress(SAID)[:-20]),
@@ -239,6 +226,7 @@ FORGED: dict[tuple[int | str, ...], list[object]] = {
     ids=lambda text: text[10:20],
 )
 def test_a_forged_cursor_is_refused(text: str) -> None:
+    """What begins like ours is ours to refuse. Relayed, it would bring the whole list back, or an error."""
     refused(text)
 
 

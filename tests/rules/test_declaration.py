@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gateway.mcp import task
 from gateway.query import criteria
 from gateway.query.criteria import CRITERIA, BadQuery, Fault
 from gateway.refresh import answer
@@ -58,14 +57,6 @@ def test_the_documents_and_the_reference_model_have_the_criteria_that_are_declar
     assert example == members
     assert in_sentence(TASKS, "has a flag: ", ". Lists have") == set(map(flag, CRITERIA))
     assert plain.values.keys() == CRITERIA.keys(), "the plain definition"
-
-
-def test_the_table_of_criteria_has_the_values_and_the_defaults() -> None:
-    said = {name: cells[1] for cells in rows(CLIENTS, "criterion") for name in re.findall("`(.+?)`", cells[0])}
-    for name, criterion in criteria.names().items():
-        for choice in criterion.kind.choices:
-            assert f"`{choice}`{' (default)' if choice == criterion.default else ''}" in said[name]
-    assert re.findall("`(.+?)`", said["status"]) == list(task.STATUSES)
 
 
 FAULTS: dict[str, dict[str, Any]] = {

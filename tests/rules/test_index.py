@@ -115,20 +115,11 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
 
 def test_the_same_page_is_made_once() -> None:
     index, again = Index(), Position(Query(), comes_again=True)
-    index.put(report("a", "working", 1, 1))
+    index.put(task.parse(plain.raw_task("a", "working", None, None)))
     page = index.select(again, 10)
     assert index.select(again, 10) is page
     assert index.select(again, 11) is not page, "another size"
     assert index.select(Position(Query(), comes_again=True), 10) is not page, "another query"
-    index.put(report("b", "working", 1, 1))
-    assert index.select(again, 10).total == 2
-    index.put(report("b", "failed", 1, 2))
-    assert [t.status for t in index.select(again, 10).tasks] == ["failed", "working"]
-    index.remove("b")
-    assert index.select(again, 10).tasks == page.tasks
-    by_method = Position(Query(methods=frozenset({"prompts/get"})), comes_again=True)
-    for index.default_method, total in ((None, 1), ("tools/call", 0), (None, 1)):
-        assert index.select(by_method, 10).total == total
 
 
 anywhere = st.tuples(plain.instants, st.sampled_from([*plain.IDS, "nobody"]))
@@ -150,11 +141,6 @@ def test_a_page_begins_behind_any_place_even_where_no_task_is(
     assert page.tasks == behind[:limit]
     assert page.total == len(expected)
     assert page.more is (len(behind) > limit)
-
-
-def report(task_id: str, status: str, created: int, updated: int) -> Task:
-    day = "2025-11-25T00:{:02}:{:02}Z".format
-    return task.parse(plain.raw_task(task_id, status, day(*divmod(created, 60)), day(*divmod(updated, 60))))
 
 
 @given(steps, plain.queries, st.sampled_from(plain.METHODS), plain.instants, st.sets(st.sampled_from(plain.IDS)))

@@ -41,34 +41,22 @@ def test_the_kind_of_a_message(data: bytes, is_request: bool, is_response: bool)
     assert message.is_response is is_response
 
 
-# The raw id is what stands between the colon and the comma, and `1`, `"1"` and `1.0` are three ids (DESIGN 3.8).
-
-
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"a","params":%b}'
 
 NO_MESSAGE = {
     "empty": b"",
-    "white space": b" \n",
     "batch": b'[{"jsonrpc":"2.0","id":1,"method":"tasks/list"}]',
-    "empty batch": b"[]",
-    "object of another kind": b'{"a":1}',
-    "no version": b'{"id":1,"method":"a"}',
     "JSON-RPC 1.0": b'{"jsonrpc":"1.0","id":1,"method":"a"}',
     "version as a number": b'{"jsonrpc":2.0,"id":1,"method":"a"}',
     "method of another type": b'{"jsonrpc":"2.0","id":1,"method":1}',
-    "cut in an escape": b'{"jsonrpc":"2.0","id":1,"method":"a\\u00',
-    "two messages": b'{"jsonrpc":"2.0","method":"a"}{"jsonrpc":"2.0","method":"a"}',
     "NUL behind": b'{"jsonrpc":"2.0","method":"a"}\0',
     "UTF-16": '{"jsonrpc":"2.0","method":"a"}'.encode("utf-16"),
-    "comma too many inside": CALL % b"[1,]",
     "nan": CALL % b"nan",
-    "plus infinity": CALL % b"+Infinity",
     "NaN beside NaN": CALL % b"[NaN NaN]",
     "two byte order marks": b'\xef\xbb\xbf\xef\xbb\xbf{"jsonrpc":"2.0","method":"a"}',
     # Python 3.14 reads as deep as its stack of 8 MB allows: 200,000. Older ones know numbers: 1,000 and 10,000.
     "arrays 1,000,000 deep": CALL % (b"[" * 1_000_000 + b"]" * 1_000_000),
     "objects 1,000,000 deep": CALL % (b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_000),
-    "opened 100,000 times": b"[" * 100_000,
     "opened 100,000 times in a result": b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":[' * 100_000,
 }
 
@@ -263,20 +251,15 @@ def test_an_error_of_an_unknown_request_has_a_null_id_and_no_data() -> None:
     assert json.loads(error) == {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "no"}}
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (b'{"code":-32602,"message":"no"}', -32602),
-        (b'{"message":"no","data":{"code":1},"code":-32603}', -32603),
-        (b"{}", None),
-        (b"null", None),
-        (b'"no"', None),
-        (b'{"code":"-32602"}', None),
-        (b'{"code":null}', None),
-        (b'{"code":1e999}', None),
-        (b'{"code":-9223372036854775808}', -(2**63)),
-        (b'{"code":9223372036854775808}', None),  # no line of a log could have it
-    ],
-)
-def test_the_code_of_an_error(error: bytes, code: int | None) -> None:
-    assert jsonrpc.error_code(plain.parsed(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error)) == code
+CODES = {
+    b'{"code":-32602,"message":"no"}': -32602,
+    b'{"message":"no","data":{"code":1},"code":-32603}': -32603,
+    b'{"code":-9223372036854775808}': -(2**63),
+    **dict.fromkeys((b"{}", b"null", b'"no"', b'{"code":"-32602"}', b'{"code":null}', b'{"code":1e999}')),
+    b'{"code":9223372036854775808}': None,  # no line of a log could have it
+}
+
+
+def test_the_code_of_an_error() -> None:
+    for error, code in CODES.items():
+        assert jsonrpc.error_code(plain.parsed(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error)) == code

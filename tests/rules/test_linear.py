@@ -117,37 +117,11 @@ def test_the_tokens_of_an_initialize_result_cost_their_bytes(form: bytes, tokens
     assert edited[0][: start - len(b'"filter":')] + edited[0][end:] == data
 
 
-@pytest.mark.parametrize(
-    ("form", "size"),
-    [
-        (INITIALIZED["in the result"], capabilities.RESPONSE_BYTES_MAX),
-        (INITIALIZED["in tasks"], capabilities.TASKS_BYTES_MAX),
-    ],
-)
-def test_an_initialize_result_beyond_its_limit_is_not_edited_and_says_so(form: bytes, size: int) -> None:
-    data = form % (b'"x":"%b"' % (b"a" * size))
-    with pytest.raises(capabilities.NotAdvertised, match=f"no more than {size}"):
-        capabilities.advertise(data, plain.parsed(data), criteria.capability)
-
-
 def test_the_id_of_a_large_error_is_replaced_at_the_cost_of_its_bytes() -> None:
     data = b'{"jsonrpc":"2.0","error":{"code":1,"data":{%b}},"id":7}' % NESTED
     edited: list[bytes] = []
     assert lines_run(lambda: edited.append(jsonrpc.replace(data, ("id",), b'"a"'))) < 500
     assert edited == [data[:-2] + b'"a"}']
-
-
-def test_a_list_of_too_many_is_told_so() -> None:
-    """A list that a cursor repeats, or that is looked up while others wait, has a limit."""
-    most = b",".join(b'"%d"' % number for number in range(LIST_ITEMS_MAX))
-    assert criteria.read(criteria.params(b'{"taskIds":[%b]}' % most)) is not None
-    for name in ("taskIds", "methods"):
-        with pytest.raises(BadQuery) as caught:
-            criteria.read(criteria.params(b'{"%b":[%b,"x"]}' % (name.encode(), most)))
-        (fault,) = caught.value.faults
-        assert fault.parameter == name
-        assert str(LIST_ITEMS_MAX + 1) in fault.given
-        assert str(LIST_ITEMS_MAX) in fault.allowed
 
 
 STREAMS = [
@@ -179,15 +153,6 @@ def test_an_event_of_more_lines_than_anybody_writes_passes_unread(line: bytes) -
             assert [event.whole for event in events] == [count < sse.LINES_MAX, True]
             assert b"".join(event.raw for event in events) == stream
             assert events[-1].data == b"next"
-
-
-@pytest.mark.parametrize("line", [b"a\n", b"data\n", b": x\r\n"])
-def test_the_lines_of_an_event_cost_their_bytes(line: bytes) -> None:
-    """One of the most lines that are read, which is edited too; of its data each line is joined."""
-    raw = b"data: x\n" + line * 9000 + b"\n"
-    event = sse.Event(raw)
-    assert event.data is not None
-    assert lines_run(lambda: (event.data, event.id, event.is_message, event.with_data(b"y"))) < 2000
 
 
 @pytest.mark.parametrize("marks", [MARKS, (), sse.EVERY])

@@ -1,4 +1,7 @@
-"""What is noted of tasks has bounds, and counts what it takes (DESIGN 7.6, 7.7). What it means: tests/model."""
+"""Which of two answers is newer (DESIGN 6.5, 6.9); what is noted of tasks has bounds, and counts what it takes (7.7).
+
+A number is a place in the order of what happens. What marks mean: tests/model.
+"""
 
 import gc
 import sys
@@ -6,9 +9,11 @@ import tracemalloc
 
 import pytest
 
-from gateway.mcp.task import Moment, Stamp, text_bytes
+from gateway.mcp import task
+from gateway.mcp.task import Moment, Stamp, Task, text_bytes
 from gateway.tasks import marks as recording
 from gateway.tasks.marks import GONE_MAX, MARKS_MAX, Listing, Record
+from tests.rules.legal import faults
 
 
 def at(order: int) -> Moment:
@@ -17,6 +22,46 @@ def at(order: int) -> Moment:
 
 def stamp(asked: int, came: int) -> Stamp:
     return Stamp(at(asked), asked, came)
+
+
+def a_task(status: str = "working", note: str = "", created: str = "30") -> Task:
+    fields = f'"taskId":"t","status":"{status}","createdAt":"2025-11-25T10:{created}:00Z","note":"{note}"'
+    return task.parse(f"{{{fields}}}".encode())
+
+
+NEW, DONE, OTHER_LIFE = a_task(note="new"), a_task("completed"), a_task(created="40")
+# Each: the first answer to a `tasks/get`, asked for at 10, came at 20, or that it is not there; the second, when it was
+# asked for; what is known then.
+PAIRS: dict[str, tuple[Task | None, Task | None, int, str]] = {
+    "asked for after the other came": (a_task(), NEW, 21, "working new"),
+    "overlap and differ": (a_task(), NEW, 19, "working and all wait"),
+    "overlap and say the same": (a_task(), a_task(), 19, "working"),
+    "the later one is final": (a_task(), DONE, 19, "completed"),
+    "the earlier one is final": (DONE, a_task(), 19, "completed"),
+    "one is final, of another life": (DONE, OTHER_LIFE, 19, "completed and all wait"),
+    "a final state is final": (DONE, a_task(), 21, "completed"),
+    "another life begins": (DONE, OTHER_LIFE, 21, "working"),
+    "gone since": (a_task(), None, 21, "nothing"),
+    "gone, says one that overlaps": (a_task(), None, 19, "working and all wait"),
+    "back again": (None, a_task(), 21, "working"),
+    "back again, says one that overlaps": (None, a_task(), 19, "working and all wait"),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS.values(), ids=PAIRS.keys())
+def test_which_of_two_answers_is_newer(case: tuple[Task | None, Task | None, int, str]) -> None:
+    record, (first, second, asked, then) = Record(), case
+    for answer, told in ((first, stamp(10, 20)), (second, stamp(asked, 30))):
+        if answer is None:
+            record.miss("t", told, at(told.came))
+        else:
+            record.take(answer, told, at(told.came))
+        assert not list(faults(record))
+    found = record.index.get("t")
+    state = "nothing" if found is None else found.status + " new" * (found.raw == NEW.raw)
+    assert state + " and all wait" * record.is_due("t", 0) == then
+    record.take(NEW, stamp(31, 40), at(40))
+    assert not record.due(1_000_000), "an answer that overlaps with nothing settles it"
 
 
 def test_too_many_marks_are_a_doubt() -> None:

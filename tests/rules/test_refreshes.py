@@ -104,39 +104,28 @@ async def outgrown(_: Place) -> bytes:
     return b'{"tasks":[%b]}' % b",".join(TASKS)
 
 
+def raising(error: BaseException) -> Event:
+    async def fail(_: Place) -> bytes:
+        raise error
+
+    return fail
+
+
 def refused(status: int) -> Event:
-    async def refuse(_: Place) -> bytes:
-        raise UpstreamRefused(status, b"No", (), b"", b"")
-
-    return refuse
+    return raising(UpstreamRefused(status, b"No", (), b"", b""))
 
 
-async def broken(_: Place) -> bytes:
-    raise UpstreamBroken("no answer")
-
-
-async def failed(_: Place) -> bytes:
-    raise UpstreamFailed(b'{"code":-32603,"message":"oh no"}')
-
-
-async def left(_: Place) -> bytes:
-    raise asyncio.CancelledError
-
-
-async def at_fault(_: Place) -> bytes:
-    raise ZeroDivisionError
-
-
+BROKEN, FAILED = raising(UpstreamBroken("no answer")), raising(UpstreamFailed(b'{"code":-32603,"message":"oh no"}'))
 EVENTS: Final[dict[str, list[tuple[Event, type[BaseException] | None]]]] = {
     "all was asked and taken in": [(all_is_there, None)],
     "session cleared, or ask given up": [(cleared, Forgotten), (given_up, Forgotten)],
     "caller refused": [(refused(status), UpstreamRefused) for status in (401, 403, 404)],
     "another error, or last query left": [
         *((refused(status), UpstreamRefused) for status in (302, 429, 503)),
-        (broken, UpstreamBroken),
-        (failed, UpstreamFailed),
-        (left, asyncio.CancelledError),
-        (at_fault, ZeroDivisionError),
+        (BROKEN, UpstreamBroken),
+        (FAILED, UpstreamFailed),
+        (raising(asyncio.CancelledError()), asyncio.CancelledError),
+        (raising(ZeroDivisionError()), ZeroDivisionError),
     ],
 }
 
@@ -183,7 +172,7 @@ async def test_an_answer_that_has_another_task_or_none_fails_the_query_if_the_ta
     assert list(place.session.index) == ["t-0"]
 
 
-@pytest.mark.parametrize("server", [broken, failed])
+@pytest.mark.parametrize("server", [BROKEN, FAILED])
 async def test_an_unknown_task_that_cannot_be_asked_for_fails_a_few_queries_and_no_more(server: Event) -> None:
     for before, after in ((FAILURES_MAX - 2, ["t-0"]), (FAILURES_MAX - 1, [])):
         place = Place("single tasks")

@@ -12,6 +12,7 @@ from gateway.owners.seen_ids import IDLE_S, IDS_OF_CREDENTIALS, IDS_OF_SESSION, 
 
 KEY = Key.of("research", b"/mcp", b"s-1", Who(b"token", b"kin", True))
 RENEWED = KEY._replace(identity=b"renewed")
+OTHER = Key.of("research", b"/mcp", b"s-9", Who(b"another", b"kin", True))
 AGAIN = Key.of("research", b"/mcp", b"s-2", Who(b"token", b"kin", True))
 
 
@@ -35,6 +36,8 @@ def test_the_newest_ids_of_each_owner_are_kept() -> None:
     assert found(owners, KEY) == [names[10:], names[-IDS_OF_CREDENTIALS:]]
     assert found(owners, RENEWED) == [names[10:]]
     assert found(owners, AGAIN) == [names[-IDS_OF_CREDENTIALS:]]
+    note(owners, OTHER, "t" * (seeing.ID_CHARS_MAX + 1))
+    assert found(owners, OTHER) == [[], []], "one that is long is not kept"
 
 
 def test_polls_of_more_tasks_than_are_kept_displace_nothing() -> None:
@@ -87,12 +90,6 @@ def test_the_memory_of_ids_is_counted_and_bounded(letter: str) -> None:
         for part in range(500):
             note(owners, KEY._replace(session=b"%d" % number), f"{letter * 200}-{part}")
         assert owners.stored.size_bytes <= (16 << 20) // seeing._SHARE
-
-
-def test_an_id_that_is_long_is_not_kept() -> None:
-    owners = Owners(IndexLimits())
-    note(owners, KEY, "t" * (seeing.ID_CHARS_MAX + 1))
-    assert not any(found(owners, KEY))
 
 
 def test_owners_have_a_number() -> None:

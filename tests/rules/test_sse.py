@@ -142,25 +142,19 @@ def test_events_with_a_mark_are_read_and_the_others_pass_as_they_came(
 
 @pytest.mark.parametrize("end", ENDS)
 def test_an_event_comes_with_the_byte_that_completes_it(end: bytes) -> None:
-    """An event is there as soon as its blank line has come (DESIGN 3.4)."""
+    """It is there as soon as its blank line has come (DESIGN 3.4), and a comment with the end of its line."""
     parser = Parser(UNLIMITED)
-    assert parser.feed(b"data: x" + end) == []
+    for piece, taken in [(b": a", b""), (end, b": a" + end), (b"data: x" + end + b":" + end, b"")]:
+        assert parser.feed(piece) == []
+        assert parser.take_comments() == taken
     assert [e.data for e in parser.feed(end)] == [b"x"]
 
 
-def test_a_reconnection_time_of_10_000_digits_is_a_long_one() -> None:
-    (event,) = fed([b"retry: %b\n\n" % (b"9" * 10_000)])
-    assert event.retry_ms is not None
-    assert event.retry_ms > 1_000_000_000
-
-
-@pytest.mark.parametrize("before", [b"", BOM])
-def test_a_byte_order_mark_is_known(before: bytes) -> None:
-    (event,) = fed([before + b"data: {}\n\n"])
-    assert event.bom is (before == BOM)
-
-
-def test_the_values_of_a_field() -> None:
+def test_what_is_said_of_an_event() -> None:
+    for before in (b"", BOM):
+        (event,) = fed([before + b"data: {}\nretry: %b\n\n" % (b"9" * 10_000)])
+        assert event.bom is (before == BOM)
+        assert event.retry_ms is not None and event.retry_ms > 1_000_000_000
     (event,) = fed([b"event: a\nevent:b\nevent\n:event: c\n\n"])
     assert event.field(b"event") == [b"a", b"b", b""]
     assert event.field(b"data") == []
@@ -266,11 +260,3 @@ def test_comments_taken_early_change_nothing(stream: bytes, where: list[int]) ->
             out += b"".join(e.raw for e in came) + parser.take_comments()
         assert out + parser.rest() == stream
         assert heard(events) == standard(stream)
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_comments_are_there_with_the_end_of_their_line(end: bytes) -> None:
-    parser = Parser(UNLIMITED)
-    for piece, taken in [(b": a", b""), (end, b": a" + end), (b"data: x" + end + b":" + end, b"")]:
-        assert parser.feed(piece) == []
-        assert parser.take_comments() == taken

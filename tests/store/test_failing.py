@@ -13,7 +13,7 @@ import pytest
 from gateway.store.batch import Ending, PendingEnds
 from tests.launch import eventually
 from tests.redis_process import Store
-from tests.relay.messages import call, filtered
+from tests.relay.messages import call
 from tests.store.conftest import Caller, Fleet, Replica, known
 
 Do = Callable[[Store], Awaitable[None]]
@@ -194,17 +194,6 @@ async def test_more_entries_at_one_place_than_are_read_at_once_are_read_once(
         await eventually(lambda: shows(other, caller, [made] if float(place) > 1e10 else []), "an answer")
         assert [await other.sample("store_failures_total", why=why) for why in ("slow", "unreachable")] == [0, 0]
         assert await other.serves()
-
-
-@pytest.mark.parametrize("said", ["", "no JSON", "null", '{"id":1}', '{"id":1e999}', "[" * 3000, '{"x":' + "[" * 3000])
-async def test_a_value_that_says_nothing_harms_nobody(said: str, fleet: Fleet, store: Store) -> None:
-    """JSON that was nested deeply made a query fail."""
-    async with fleet.pair_with_task() as (_, other, caller, made):
-        [value], [entries] = [await store.run("KEYS", f"*:{kind}") for kind in ("server", "tasks")]
-        await store.run("SET", value, said)
-        await store.run("ZADD", entries, 1, said)
-        assert "result" in await other.ask(caller, filtered())
-        assert await other.ids(caller) == [made]
 
 
 def test_ended_sessions_displace_nothing_else_that_a_failing_store_must_hear_of() -> None:

@@ -116,16 +116,6 @@ async def test_while_the_store_fails_what_is_not_known_here_gets_an_error_that_s
         assert not await got(other, eve, during)
 
 
-async def test_a_store_that_was_emptied_is_told_whose_the_tasks_are(guarded: Fleet, store: Store) -> None:
-    async with guarded.replica(**OWN) as one:
-        ada = await one.open("ada")
-        made = await make(one, ada)
-        await store.run("FLUSHALL")
-        await told_of_owners(store)
-        async with guarded.replica(**OWN) as other:
-            assert await got(other, ada, made)
-
-
 async def test_a_session_that_ends_leaves_its_tasks_to_the_credentials(guarded: Fleet) -> None:
     async with guarded.pair(**OWN) as (one, other):
         ada = await one.open("ada")
