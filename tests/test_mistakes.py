@@ -32,6 +32,8 @@ COMMANDS: Final = {
     "a misspelt flag of try": (f"try --sesion x {AT}", "", "did you mean --session?"),
     "a misspelt flag of tasks": (f"tasks --created-aftr 3d {AT}", "", "did you mean --created-after?"),
     "a misspelt flag of demo": ("demo --onse", "", "did you mean --once?"),
+    "a flag that demo has not": (f"demo --upstream {AT}", "", "unknown flag --upstream"),
+    "a command behind flags": (f"--upstream {AT} demo", "", "goes with none of the other flags"),
     # the configuration
     "a key": (CHECK, ONE + "limts: {}\n", "standard input:2: limts: unknown key; did you mean limits?"),
     "YAML with a tab": (CHECK, "index:\n\tpage_size: 1\n", "not YAML: a tab stands where YAML wants spaces"),
@@ -43,6 +45,11 @@ COMMANDS: Final = {
     "YAML, a sign": (CHECK, "listen: @x\n", "put it in quotes"),
     "a file that is not there": ("--config /nowhere.yaml", "", "/nowhere.yaml: cannot be read: No such file"),
     "an unreadable file": ("--config /", "", "/: cannot be read: Is a directory"),
+    "the gateway's own address": (
+        "--upstream http://127.0.0.1:8080/mcp",
+        "",
+        "--upstream: expected the address of an MCP",
+    ),
     # `try` and `tasks`
     "a status": (f"tasks --status workin {AT}", "", "--status: given 'workin', allowed is an array of statuses: wor"),
     "a timestamp": (f"tasks --created-after yesterday {AT}", "", "or how long ago, such as 3d or 2h"),
