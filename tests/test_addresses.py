@@ -186,6 +186,12 @@ def test_a_path_that_leads_nowhere_gets_a_404_that_names_the_addresses_of_its_ho
     assert said["error"]["message"] == message + ", ".join(expected)
 
 
+def test_a_404_names_no_addresses_of_another_host(gateways: Gateways) -> None:
+    with gateways.process(1, upstream={"match": {"host": "localhost", "prefix": "/secret"}}) as gateway:
+        status, said = asked(gateway.port, "/mcp", f"127.0.0.1:{gateway.port}")
+    assert (status, said["error"]["message"]) == (404, "Not Found: no upstream is configured for this host and path")
+
+
 async def test_the_log_names_the_addresses_that_clients_use_with_the_port_really_taken(gateways: Gateways) -> None:
     with listening() as sock, held_port() as admin:
         url = f"http://127.0.0.1:{port_of(sock)}/v1/mcp"
