@@ -4,12 +4,11 @@ There a GET opens a stream, whose first event, `endpoint`, names the address for
 stream, never in the response to the POST. So the gateway advertises and filters nothing there.
 """
 
-import asyncio
 import re
 
 import pytest
 
-from tests.real.conftest import Json, Place, Runner, Steps, blurred, connected, eventually, finish, ids_of, start
+from tests.real.conftest import Runner, Steps, blurred, finish, ids_of, start
 
 FILTERED = ["that none match", "in an object", "that is bad"]
 COMPARABLE = [
@@ -28,7 +27,6 @@ COMPARABLE = [
     "posted",
     "errors of the client",
 ]
-CRITERIA: list[Json] = [{"status": ["failed"]}, {"filter": {"taskIds": ["none"]}, "order": "asc"}]
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +36,6 @@ def said(runner: Runner) -> tuple[Steps, Steps]:
         urls = [f"{process.wait()}/sse" for process in (server, gateway)]
         direct, through = finish(*(start("http_sse", url) for url in urls))
         return direct, through
-
-
-# The TypeScript SDK
 
 
 def test_each_step_sees_through_the_gateway_what_it_sees_directly_and_nothing_is_filtered(
@@ -66,30 +61,3 @@ def test_the_servers_own_messages_come_on_the_stream_while_they_happen(said: tup
     assert [seen["progress"] for seen in times["progress"]][:3] == [1, 2, 3]
     # A quarter of a second apart at the server: the first can only come early if nothing waits for the end.
     assert times["elapsed_ms"][0] < times["total_ms"] - 500
-
-
-# The Python SDK
-
-
-async def test_the_python_client_initializes_calls_is_notified_and_has_the_servers_own_lists(
-    python_sdk_json: Place,
-) -> None:
-    async with connected(python_sdk_json.gateway.replace("/mcp", "/sse"), over_sse=True) as client:
-        assert client.initialized.serverInfo.name == "python-sdk"
-        assert client.listing == {}
-        assert {tool.name for tool in (await client.session.list_tools()).tools} == {"work", "release", "delete"}
-        task_id = await client.work("released", "task")
-        await client.release(task_id)
-
-        async def notified() -> Json | None:
-            seen = [params for params in client.notified if params.status == "completed"]
-            return seen[0].model_dump() if seen else None
-
-        assert (await eventually("a notification", notified))["taskId"] == task_id
-        assert await client.text_of(task_id) == "task: done"
-        for criteria in CRITERIA:
-            async with asyncio.timeout(5):
-                page = await client.page(criteria)
-            # This server's store is one for all its sessions, so others may have tasks there.
-            assert task_id in ids_of(page["tasks"])
-            assert "taskgate/total" not in (page["_meta"] or {})

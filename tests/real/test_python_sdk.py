@@ -17,7 +17,6 @@ from mcp import ClientSession, McpError, types
 from mcp.shared.context import RequestContext
 
 from tests.real.conftest import (
-    FILTER_CAPABILITY,
     PAGE_SIZE,
     Client,
     Json,
@@ -71,19 +70,6 @@ def criteria_of(tasks: list[Json]) -> list[Json]:
     ]
 
 
-# initialize
-
-
-async def test_initialize_gains_the_filter_capability_and_nothing_else(
-    python_sdk: Place, http: httpx.AsyncClient
-) -> None:
-    _, direct = await Wire(python_sdk.direct, http).initialize()
-    _, through = await Wire(python_sdk.gateway, http).initialize()
-    assert through["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
-    direct["capabilities"]["tasks"]["list"] = {"filter": FILTER_CAPABILITY}
-    assert through == direct
-
-
 # Criteria, order, pages
 
 
@@ -101,17 +87,6 @@ async def test_the_method_of_the_sdk_filters_by_a_cursor_that_spells_the_criteri
                 cursor = page.nextCursor
             assert found == selected(tasks, criteria)
             assert ids_of(await client.tasks({"filter": criteria})) == found
-
-
-async def test_the_servers_own_list_is_one_page_with_everything_whatever_the_cursor(
-    python_sdk: Place, http: httpx.AsyncClient
-) -> None:
-    """DESIGN 2.2. So a filter spares the server nothing: tests/world counts that."""
-    wire, _ = await Wire(python_sdk.direct, http).initialize()
-    made = [await wire.work("released", f"task {number}") for number in range(35)]
-    for params in ({}, {"cursor": made[3]}, {"cursor": "nobody"}):
-        page = (await wire.post("tasks/list", params)).result
-        assert (ids_of(page["tasks"]), page.get("nextCursor")) == (made, None)
 
 
 async def test_where_the_server_has_no_sessions_its_list_is_empty_and_the_gateway_makes_it(

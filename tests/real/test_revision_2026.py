@@ -174,10 +174,3 @@ def test_the_2x_client_falls_back_to_a_server_of_2025_and_finds_it_filtering(pyt
     assert "taskgate/total" in through.pop("tasks")["_meta"]
     assert "taskgate/total" not in direct.pop("tasks").get("_meta", {})
     assert through == direct
-
-
-def test_the_2x_client_as_one_of_2025_finds_its_own_server_filtering(both: Both) -> None:
-    [said] = finish(start("either_era", "legacy", both.place.direct, both.place.gateway))
-    assert ids_of(said[both.place.direct]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 1/\u00e9", "task 2/\u00e9"]
-    assert ids_of(said[both.place.gateway]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 2/\u00e9"]
-    assert said[both.place.gateway]["version"] == said[both.place.direct]["version"] == "2025-11-25"
