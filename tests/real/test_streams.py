@@ -12,23 +12,18 @@ from tests.real.conftest import Place, Runner, Wire, connected, ids_of
 
 
 @pytest.fixture(scope="module")
-def polling(runner: Runner) -> Iterator[Place]:
-    """A server whose tasks/list ends its stream after the priming event, and is to be asked again."""
-    with runner.place("python_sdk", "--polling") as place:
-        yield place
-
-
-@pytest.fixture(scope="module")
 def chatty(runner: Runner) -> Iterator[Place]:
     """A server whose tasks/list logs, and asks the client, before it answers."""
     with runner.place("python_sdk", "--chatty") as place:
         yield place
 
 
-async def test_a_list_that_must_be_fetched_later_is_crawled(polling: Place) -> None:
-    async with connected(polling.gateway) as client:
-        made = [await client.work("released", f"task {n}") for n in range(3)]
-        assert ids_of(await client.tasks({"orderBy": "createdAt", "order": "asc"})) == made
+async def test_a_list_that_must_be_fetched_later_is_crawled(runner: Runner) -> None:
+    """Its stream ends after the priming event, and is to be asked for again."""
+    with runner.place("python_sdk", "--polling") as polling:
+        async with connected(polling.gateway) as client:
+            made = [await client.work("released", f"task {n}") for n in range(3)]
+            assert ids_of(await client.tasks({"orderBy": "createdAt", "order": "asc"})) == made
 
 
 async def test_what_the_server_says_while_it_is_crawled_comes_before_the_answer(
