@@ -404,11 +404,8 @@ def test_what_a_reload_cannot_change_is_told_with_its_line() -> None:
         parse(MINIMAL + "traces: {endpoint: 'http://a:4318'}\n", "gate.yaml", in_force=running)
     assert "cannot change while the gateway runs" in str(caught.value)
     assert parse(MINIMAL + "index: {page_size: 1}\n", "gate.yaml", in_force=running).index.page_size == 1
-
-
-def test_a_key_that_is_gone_is_a_change_too() -> None:
     running = parse(MINIMAL + "listen: 127.0.0.1:1\n", "running.yaml")
-    with pytest.raises(ConfigError, match=r"gate\.yaml:1: listen: .*the default"):
+    with pytest.raises(ConfigError, match=r"gate\.yaml:1: listen: .*the default"):  # a key that is gone
         parse(MINIMAL, "gate.yaml", in_force=running)
 
 

@@ -114,7 +114,7 @@ class Runner:
         return self.configured(port, upstreams=[real], index=index or {})
 
     @contextmanager
-    def configured(self, port: int | None = None, **settings: Any) -> Iterator[Process]:
+    def configured(self, port: int | None = None, /, **settings: Any) -> Iterator[Process]:
         with ports(port) as (listen, admin):
             at = {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
             with self.gateways.starting({**at, **settings}) as gateway:

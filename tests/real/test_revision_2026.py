@@ -138,18 +138,6 @@ async def test_a_filtered_list_of_this_revision_gets_the_servers_own_error(
     assert (through.status, json.loads(through.body)["error"]["code"]) == (status, code)
 
 
-async def test_a_filtered_list_of_this_revision_gets_the_error_of_a_server_that_does_not_speak_it(
-    python_sdk_json: Place, http: httpx.AsyncClient
-) -> None:
-    opened, _ = await Wire(python_sdk_json.gateway, http).initialize()
-    told = {**opened.headers, **HEADERS, "mcp-protocol-version": REVISION}
-    headers = {name.lower(): value for name, value in told.items()}  # once each: two are refused
-    body = list_request({**FILTERS["status"], **ENVELOPE})
-    direct, through = await at_both(http, python_sdk_json, body, headers)
-    assert through == direct
-    assert through.status == 400
-
-
 # Both eras at one address
 
 

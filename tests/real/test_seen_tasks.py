@@ -67,10 +67,6 @@ async def each(task_ids: list[str], follow: Callable[[str], Awaitable[object]]) 
 # ---- the TypeScript SDK ----
 
 
-async def follow_by_get(wire: Wire, task_id: str) -> None:
-    await wire.post("tasks/get", {"taskId": task_id})
-
-
 @pytest.mark.parametrize(("sdk", "how"), [("1.30", "get"), ("1.32", "list"), ("1.32", "notifications")])
 async def test_typescript(runner: Runner, http: httpx.AsyncClient, sdk: str, how: str) -> None:
     """Three sessions make 90 tasks, of which some end at once, some later, some wait, and some are forgotten."""
@@ -97,7 +93,7 @@ async def test_typescript(runner: Runner, http: httpx.AsyncClient, sdk: str, how
             for wire in wires:
                 assert await wire.tasks({"status": list(LIVE)})
         else:
-            await each(list(owners), lambda task_id: follow_by_get(owners[task_id], task_id))
+            await each(list(owners), lambda task_id: owners[task_id].post("tasks/get", {"taskId": task_id}))
         await agree(gateway, started, live, ended)
         for wire in wires:  # one task is one, though several sessions show it (1.30)
             await wire.tasks({})

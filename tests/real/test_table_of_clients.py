@@ -20,7 +20,7 @@ from tests.forked import fork_of
 from tests.launch import Process, started
 from tests.real.clients.conversation import SECONDS
 from tests.real.conftest import Json, Runner, free_port, ids_of, selected
-from tests.real.servers.logins import KINDS
+from tests.real.servers.logins import ALL, KINDS
 from tests.tools import NODE, inspector, localhost, node, second
 
 CLIENTS: dict[str, Callable[[], list[str]]] = {
@@ -54,8 +54,8 @@ def stage(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     signed(certificate, key)
-    first_port = free_port(len(KINDS))
-    urls = {kind: f"http://127.0.0.1:{first_port + at}/mcp" for at, kind in enumerate(KINDS)}
+    first_port = free_port(len(ALL))
+    urls = {kind: f"http://127.0.0.1:{first_port + ALL.index(kind)}/mcp" for kind in KINDS}
     with ExitStack() as stack:
         servers = stack.enter_context(runner.server("logins", port=first_port))
 

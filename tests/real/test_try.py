@@ -13,7 +13,7 @@ from tests.forked import forked
 from tests.launch import run
 from tests.real.conftest import EVERYTHING, Json, Place, Runner, Wire, free_port, ids_of, selected
 from tests.real.servers.login import SCOPE, token
-from tests.real.servers.logins import KINDS
+from tests.real.servers.logins import ALL
 from tests.real.test_go_and_csharp import AZURE, kubernetes  # noqa: F401 (a fixture)
 from tests.tools import NODE, localhost, node, npm
 from tests.trials import EMPTY, EMPTY_HERE, IS_TASKGATE, LIVE, MAKES, NO_LIST, NO_TASKS_HERE, ONE_PAGE, judged, listed
@@ -119,11 +119,10 @@ async def test_servers_in_go_and_csharp_without_tasks(
 
 @pytest.fixture(scope="module")
 def logins(runner: Runner) -> Iterator[dict[str, str]]:
-    first = free_port(len(KINDS))
-    with runner.server("logins", port=first) as server, runner.server("login") as login:
+    first = free_port(len(ALL))
+    with runner.server("logins", port=first) as server:
         server.wait()
-        here = {kind: f"http://127.0.0.1:{first + at}/mcp" for at, kind in enumerate(KINDS)}
-        yield {**here, "login": f"{login.wait()}/mcp"}
+        yield {kind: f"http://127.0.0.1:{first + at}/mcp" for at, kind in enumerate(ALL)}
 
 
 async def test_a_login_is_named_with_its_authorization_server(
