@@ -5,7 +5,8 @@ answer with JSON in one run and with event streams in the other.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta, timezone
 from typing import Any
@@ -23,6 +24,7 @@ from tests.real.conftest import (
     Place,
     Runner,
     Wire,
+    at_both,
     connected,
     eventually,
     free_port,
@@ -223,3 +225,99 @@ async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(
             task_id = await client.work("released", "after the restart")
             assert task_id in ids_of(await client.tasks({"status": ["working"]}))
             await life.aclose()
+
+
+# What the server would refuse, it refuses (DESIGN 5.1), though the index is full
+
+FILTERED: Json = {"status": ["working"]}
+BOTH = "application/json, text/event-stream"
+REFUSED = {
+    "a revision that nobody knows": {"Mcp-Protocol-Version": "1999-01-01", "Accept": BOTH},
+    "no revision at all": {"Mcp-Protocol-Version": "newest", "Accept": BOTH},
+    "a client that accepts neither": {"Accept": "text/html"},
+    "a client that accepts event streams alone": {"Accept": "text/event-stream"},
+}
+
+
+async def opened(place: Place, http: httpx.AsyncClient) -> tuple[Wire, str]:
+    """A session through the gateway whose index is full, and the id of its one task."""
+    wire, _ = await Wire(place.gateway, http).initialize()
+    made = await wire.work("released", "task")
+    assert ids_of(await wire.tasks(FILTERED)) == [made]
+    return wire, made
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_the_server_would_refuse_it_refuses(
+    python_sdk_json: Place, http: httpx.AsyncClient, name: str
+) -> None:
+    wire, _ = await opened(python_sdk_json, http)
+    body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tasks/list", "params": FILTERED}).encode()
+    headers = {**{field.title(): value for field, value in wire.headers.items()}, **REFUSED[name]}
+    direct, through = await at_both(http, python_sdk_json, body, headers)
+    assert direct.status in (400, 406)
+    assert (through.status, through.reason, through.body) == (direct.status, direct.reason, direct.body)
+    # The index of who asks as before is still there.
+    assert len(await wire.tasks(FILTERED)) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"accept": accept} for accept in ("*/*", "application/json", "application/*;q=0.5")),
+        {"mcp_protocol_version": "2025-06-18"},  # an older one that the server knows
+    ],
+)
+async def test_what_the_server_would_accept_is_answered(
+    python_sdk_json: Place, http: httpx.AsyncClient, fields: dict[str, str]
+) -> None:
+    wire, made = await opened(python_sdk_json, http)
+    reply = await wire.at(**fields).post("tasks/list", FILTERED)
+    assert ids_of(reply.result["tasks"]) == [made]
+    assert reply.result["_meta"]["taskgate/total"] == 1
+
+
+# Its streams: it may close one and be polled, and speak before it answers (DESIGN 5.7)
+
+
+@pytest.fixture(scope="module")
+def chatty(runner: Runner) -> Iterator[Place]:
+    """A server whose tasks/list logs, and asks the client, before it answers."""
+    with runner.place("python_sdk", "--chatty") as place:
+        yield place
+
+
+async def test_a_list_that_must_be_fetched_later_is_crawled(runner: Runner) -> None:
+    """Its stream ends after the priming event, and is to be asked for again."""
+    with runner.place("python_sdk", "--polling") as polling:
+        async with connected(polling.gateway) as client:
+            made = [await client.work("released", f"task {n}") for n in range(3)]
+            assert ids_of(await client.tasks({"orderBy": "createdAt", "order": "asc"})) == made
+
+
+async def test_what_the_server_says_while_it_is_crawled_comes_before_the_answer(
+    chatty: Place, http: httpx.AsyncClient
+) -> None:
+    wire, _ = await Wire(chatty.gateway, http).initialize()
+    task_id = await wire.work("released", "task")
+    reply = await wire.post("tasks/list", {"status": ["working"]}, "its id")
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    logged, answer = reply.messages
+    assert (logged["method"], logged["params"]["data"]) == ("notifications/message", "listing")
+    assert answer["id"] == "its id"
+    assert ids_of(answer["result"]["tasks"]) == [task_id]
+
+
+async def test_the_client_answers_what_the_server_asks_while_it_is_crawled(chatty: Place) -> None:
+    asked: list[str] = []
+
+    async def answer(
+        context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
+    ) -> types.ElicitResult:
+        asked.append(params.message)
+        return types.ElicitResult(action="accept", content={"answer": "yes"})
+
+    async with connected(chatty.gateway, elicitation=answer) as client:
+        task_id = await client.work("released", "task")
+        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
+        assert (client.logged, asked) == (["listing"], ["May I list?"])
