@@ -42,7 +42,13 @@ class Ended(NamedTuple):
 async def forked(*arguments: str, **environment: str) -> Ended:
     """`taskgate` with these arguments, once it has ended. Several may run at a time."""
     with _streams("") as (stdin, *outputs):
-        status = await _ended(_begun(arguments, stdin, outputs, environment))
+        child = Fork(_begun(arguments, stdin, outputs, environment))
+        try:
+            async with asyncio.timeout(RUN_S):
+                while (status := child.poll()) is None:  # noqa: ASYNC110 (nothing announces its end)
+                    await asyncio.sleep(POLL_S)
+        finally:
+            child.kill()
         return Ended(status, *map(_written, outputs))
 
 
@@ -78,34 +84,11 @@ def _begun(arguments: Sequence[str], stdin: int, outputs: Sequence[int], environ
     return pid
 
 
-async def _ended(pid: int) -> int:
-    """The exit status of a child, which is killed if this is cancelled, or if it runs for too long."""
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
-    descriptor = os.pidfd_open(pid)
-    loop.add_reader(descriptor, over.set)
-    try:
-        async with asyncio.timeout(RUN_S):
-            await over.wait()
-    except BaseException:
-        os.kill(pid, signal.SIGKILL)
-        raise
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-        status = _reaped(pid)
-    return status
-
-
 def _fork() -> int:
     """Fork. From Python 3.12 on it warns of other threads: those of the tests hold nothing that a child uses."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
-
-
-def _reaped(pid: int) -> int:
-    """The exit status of a child that has ended, or is about to."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class Fork:

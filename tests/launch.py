@@ -302,7 +302,7 @@ def _get(port: int, path: str) -> tuple[int, str]:
         connection.close()
 
 
-def _ready(admin: int) -> bool:
+def is_ready(admin: int) -> bool:
     """Whether the gateway with that admin port says that it is ready."""
     try:
         return _get(admin, "/readyz")[0] == 200
@@ -402,7 +402,7 @@ class Gateways:
         port, admin = (_port(address) for address in (config["listen"], config["admin"]["listen"]))
         origin = f"http://127.0.0.1:{port}"
         log = file.with_suffix(".log")
-        ready = serves or (lambda: _ready(admin))
+        ready = serves or (lambda: is_ready(admin))
         with started("the gateway", line, log, origin, ready, NO_AUTHORITIES, tree, self._start) as process:
             gateway = Gateway(port, admin, process, file)
             yield gateway

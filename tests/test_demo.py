@@ -116,7 +116,7 @@ async def test_what_is_no_request_is_refused(method: str, body: bytes, status: i
 
 async def test_errors_are_those_of_json_rpc() -> None:
     deep = b'{"id":1,"method":"tasks/get","params":{"taskId":' + b"[" * 1_000 + b"]" * 1_000 + b"}}"
-    async with serving() as (_, client):
+    async with serving(100) as (server, client):
         assert await client.ask("ping", {}) == {}
         told = b'{"method":"notifications/initialized"}'
         assert (await post(client.target.url, told, client.session_id)) == (202, "")
@@ -125,17 +125,11 @@ async def test_errors_are_those_of_json_rpc() -> None:
         assert await error_of(client, "tasks/get", taskId="nobody") == (-32602, "Task not found: nobody")
         status, said = await post(client.target.url, deep, client.session_id)
         assert (status, said["error"]["message"]) == (200, "Task not found")
-
-
-async def test_a_task_is_cancelled_once() -> None:
-    async with serving(100) as (server, client):
-        tasks = server.sessions[client.session_id]
-        task_id = next(task["taskId"] for task in tasks.all if task["status"] == "working")
-        cancelled = await client.ask("tasks/cancel", {"taskId": task_id})
-        assert cancelled["status"] == "cancelled"
-        assert cancelled["lastUpdatedAt"] > cancelled["createdAt"]
-        code, message = await error_of(client, "tasks/cancel", taskId=task_id)
-        assert (code, "terminal" in message) == (-32602, True)
+        running = next(task for task in server.sessions[client.session_id].all if task["status"] == "working")
+        cancelled = dict(await client.ask("tasks/cancel", {"taskId": running["taskId"]}))
+        assert cancelled["status"] == "cancelled" and cancelled["lastUpdatedAt"] > cancelled["createdAt"]
+        code, message = await error_of(client, "tasks/cancel", taskId=running["taskId"])
+        assert (code, "terminal" in message) == (-32602, True), "it is cancelled once"
 
 
 async def test_only_what_has_not_finished_keeps_changing() -> None:
@@ -271,20 +265,3 @@ async def test_ports_that_are_taken_are_left_alone() -> None:
             assert not set(names) & set(PORTS)
             process.terminate()
             assert (await ended(process))[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (["--help"], 0, "taskgate demo [--once]"),
-        (["demo", "--help"], 0, "ports 8080 and 9090"),
-        (["demo", "--upstream", "http://127.0.0.1:1/mcp"], 2, "unknown flag --upstream"),
-        (["--upstream", "http://127.0.0.1:1/mcp", "demo"], 2, "goes with none of the other flags"),
-        ([], 2, "--upstream URL"),
-    ],
-)
-async def test_the_command_line_says_what_it_takes(arguments: list[str], status: int, said: str) -> None:
-    async with command(*arguments) as process:
-        returned, text = await ended(process)
-    assert returned == status
-    assert said in text

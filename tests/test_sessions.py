@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -232,32 +233,9 @@ def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: 
     assert servers.filters_natively(KEY)
 
 
-class _Reader:
-    """A client that accepts everything."""
-
-    streaming = is_full = False
-
-    def owe(self, requests: int) -> None:
-        """Nobody counts."""
-
-    def refuse(self, data: bytes, code: int) -> None:
-        pass
-
-    def hold(self, size_bytes: int) -> None:
-        pass
-
-    def forward(self, data: bytes) -> None:
-        pass
-
-    async def drain(self) -> None:
-        pass
-
-    def send(self, data: bytes) -> None:
-        pass
-
-
 def outbox() -> Waiter:
-    return Waiter(_Reader(), Message("2.0"), Clock())
+    reader: Any = SimpleNamespace(streaming=False, is_full=False)  # of nothing else is it asked
+    return Waiter(reader, Message("2.0"), Clock())
 
 
 async def test_who_joins_what_its_last_reader_has_just_given_up_asks_anew() -> None:

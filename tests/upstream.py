@@ -7,6 +7,7 @@ answers them at once; tests/model answers them on a virtual clock.
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -181,6 +182,11 @@ class Cheap(Served):
         super().__init__()
         self._answer = answer
 
+    def data_received(self, data: bytes) -> None:
+        if data.startswith(b"\x16"):  # of TLS: it is answered in HTTP, as by most servers
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        super().data_received(data)
+
     def asked(self, head: bytes, body: bytes) -> None:
         self.transport.write(self._answer(head, body))
 
@@ -195,7 +201,7 @@ def fields_of(head: bytes) -> dict[str, str]:
 
 
 @contextmanager
-def in_a_thread(answer: Callable[[bytes, bytes], bytes]) -> Iterator[int]:
+def in_a_thread(answer: Callable[[bytes, bytes], bytes], tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """The port of such a server on a loop of its own, for tests that have none."""
     loop, connections = asyncio.new_event_loop(), list[Cheap]()
 
@@ -206,12 +212,13 @@ def in_a_thread(answer: Callable[[bytes, bytes], bytes]) -> Iterator[int]:
     def end() -> None:
         server.close()
         for one in connections:
-            one.transport.abort()
+            if hasattr(one, "transport"):  # a handshake may have failed
+                one.transport.abort()
         loop.call_later(0, loop.stop)
 
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = asyncio.run_coroutine_threadsafe(loop.create_server(connection, "127.0.0.1", 0), loop).result()
+    server = asyncio.run_coroutine_threadsafe(loop.create_server(connection, "127.0.0.1", 0, ssl=tls), loop).result()
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

@@ -24,12 +24,9 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 import pytest
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import ClientSession, types
 from mcp.client.session import ElicitationFnT
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
 from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
 
@@ -88,7 +85,7 @@ class Runner:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._gateways = Gateways(logs, fork_of)
+        self.gateways = Gateways(logs, fork_of)
 
     def command(
         self, name: str, command: Sequence[str], port: int, env: Mapping[str, str] | None = None
@@ -109,37 +106,26 @@ class Runner:
     def everything(self, mode: str = "streamableHttp", sdk: str = "1.32") -> AbstractContextManager[Process]:
         return self.node_server(EVERYTHING, mode, sdk=sdk)
 
-    @contextmanager
     def gateway(
         self, upstream: Process, index: Json | None = None, port: int | None = None, **more: Any
-    ) -> Iterator[Process]:
-        """The gateway before a server's /mcp, started without a file unless something is configured."""
+    ) -> AbstractContextManager[Process]:
+        """The gateway before a server's /mcp."""
+        real = {"name": "real", "url": f"{upstream.origin}/mcp", **more}
+        return self.configured(port, upstreams=[real], index=index or {})
+
+    @contextmanager
+    def configured(self, port: int | None = None, /, **settings: Any) -> Iterator[Process]:
         with ports(port) as (listen, admin):
-            real = {"name": "real", "url": f"{upstream.origin}/mcp", **more}
-            config = {**_listening(listen, admin), "upstreams": [real], **({} if index is None else {"index": index})}
-            with self._serving(config, by_flags=index is None and not more) as process:
-                yield process
-
-    @contextmanager
-    def configured(self, **settings: Any) -> Iterator[Process]:
-        with ports() as (listen, admin), self._serving({**_listening(listen, admin), **settings}) as process:
-            yield process
-
-    @contextmanager
-    def _serving(self, config: Json, by_flags: bool = False) -> Iterator[Process]:
-        with self._gateways.starting(config, by_flags) as gateway:
-            yield gateway.running
-            assert gateway.running.popen.poll() is None, f"the gateway ended:\n{gateway.running.tail()}"
+            at = {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
+            with self.gateways.starting({**at, **settings}) as gateway:
+                yield gateway.running
+                assert gateway.running.popen.poll() is None, f"the gateway ended:\n{gateway.running.tail()}"
 
     @contextmanager
     def place(self, name: str, *options: str) -> Iterator["Place"]:
         """One of servers/ and its gateway."""
         with self.server(name, *options) as server, self.gateway(server, {"page_size": PAGE_SIZE}) as gateway:
             yield Place(f"{server.wait()}/mcp", f"{gateway.wait()}/mcp", server)
-
-
-def _listening(listen: int, admin: int) -> Json:
-    return {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
 
 
 @dataclass(frozen=True)
@@ -333,36 +319,15 @@ class Client:
         return content.text
 
 
-Streams = tuple[
-    MemoryObjectReceiveStream[SessionMessage | Exception],
-    MemoryObjectSendStream[SessionMessage],
-    Callable[[], str | None],
-]
-
-
-@asynccontextmanager
-async def _streams(
-    url: str, headers: Mapping[str, str] | None, over_sse: bool, http: httpx.AsyncClient | None
-) -> AsyncIterator[Streams]:
-    """What the SDK's transport reads, what it writes, and its session's id."""
-    if over_sse:
-        async with sse_client(url, headers=dict(headers or {})) as (read, write):
-            yield read, write, lambda: None
-    else:
-        async with http or bare_http(headers) as client, streamable_http_client(url, http_client=client) as streams:
-            yield streams
-
-
 @asynccontextmanager
 async def connected(
     url: str,
     *,
     headers: Mapping[str, str] | None = None,
     elicitation: ElicitationFnT | None = None,
-    over_sse: bool = False,
     http: httpx.AsyncClient | None = None,
 ) -> AsyncIterator[Client]:
-    """A session of the SDK's client at this address, ended with DELETE; `over_sse`, by the transport of 2024-11-05."""
+    """A session of the SDK's client at this address, ended with DELETE."""
     notified: list[types.TaskStatusNotificationParams] = []
     logged: list[Any] = []
 
@@ -379,7 +344,8 @@ async def connected(
 
     try:
         async with (
-            _streams(url, headers, over_sse, http) as (read, write, session_id),
+            http or bare_http(headers) as given,
+            streamable_http_client(url, http_client=given) as (read, write, session_id),
             ClientSession(
                 read,
                 write,

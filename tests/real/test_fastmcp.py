@@ -19,7 +19,6 @@ from tests.real.conftest import (
     Place,
     Runner,
     Wire,
-    connected,
     eventually,
     ids_of,
     instant,
@@ -74,15 +73,6 @@ async def test_initialize_gains_the_filter_capability_with_all_three_methods(
     assert through == direct
 
 
-async def test_the_list_without_criteria_stays_the_servers_empty_one(fastmcp: Place, wire: Wire) -> None:
-    await work(wire, "empty")
-    through = await wire.post("tasks/list", {}, 7)
-    direct = await wire.at(fastmcp.direct).post("tasks/list", {}, 7)
-    assert through.body == direct.body
-    assert through.result["tasks"] == []
-    await release(wire, "empty")
-
-
 async def test_a_task_is_in_the_filtered_list_with_the_state_that_get_reports(wire: Wire) -> None:
     task_id = await work(wire, "followed")
     for name, status in ((None, "working"), ("followed", "completed")):
@@ -122,16 +112,6 @@ async def test_another_session_does_not_see_the_tasks(fastmcp: Place, wire: Wire
         await asyncio.sleep(1.1)  # longer than max_age
     assert ids_of(await wire.tasks({"taskIds": [task_id]})) == [task_id]
     await release(wire, "mine")
-
-
-async def test_the_client_of_the_sdk_follows_its_task(fastmcp: Place) -> None:
-    async with connected(fastmcp.gateway) as client:
-        created = await client.session.experimental.call_tool_as_task("work", {"name": "sdk"})
-        assert ids_of(await client.tasks({"status": ["working"]})) == [created.task.taskId]
-        await client.session.call_tool("release", {"name": "sdk"})
-        await client.settled(created.task.taskId)
-        assert await client.text_of(created.task.taskId) == "sdk is done"
-        assert ids_of(await client.tasks({"status": ["completed"]})) == [created.task.taskId]
 
 
 async def test_the_client_of_fastmcp_works_with_tasks_as_ever(fastmcp: Place) -> None:

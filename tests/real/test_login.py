@@ -32,6 +32,7 @@ from tests.real.conftest import (
     ids_of,
 )
 from tests.real.servers.login import SCOPE, token
+from tests.real.servers.logins import ALL
 
 FILTERED: Json = {"status": ["working"]}
 
@@ -51,7 +52,7 @@ class Places:
 def places(runner: Runner) -> Iterator[Places]:
     first = free_port(2)
     with (
-        runner.server("login") as server,
+        runner.server("logins", port=free_port(len(ALL))) as server,
         runner.gateway(server, public_url="off") as off,
         runner.gateway(server) as bare,
         runner.gateway(server, port=first, public_url=f"http://127.0.0.1:{first}") as root,

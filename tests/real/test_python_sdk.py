@@ -5,7 +5,8 @@ answer with JSON in one run and with event streams in the other.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta, timezone
 from typing import Any
@@ -17,13 +18,13 @@ from mcp import ClientSession, McpError, types
 from mcp.shared.context import RequestContext
 
 from tests.real.conftest import (
-    FILTER_CAPABILITY,
     PAGE_SIZE,
     Client,
     Json,
     Place,
     Runner,
     Wire,
+    at_both,
     connected,
     eventually,
     free_port,
@@ -71,19 +72,6 @@ def criteria_of(tasks: list[Json]) -> list[Json]:
     ]
 
 
-# initialize
-
-
-async def test_initialize_gains_the_filter_capability_and_nothing_else(
-    python_sdk: Place, http: httpx.AsyncClient
-) -> None:
-    _, direct = await Wire(python_sdk.direct, http).initialize()
-    _, through = await Wire(python_sdk.gateway, http).initialize()
-    assert through["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
-    direct["capabilities"]["tasks"]["list"] = {"filter": FILTER_CAPABILITY}
-    assert through == direct
-
-
 # Criteria, order, pages
 
 
@@ -101,17 +89,6 @@ async def test_the_method_of_the_sdk_filters_by_a_cursor_that_spells_the_criteri
                 cursor = page.nextCursor
             assert found == selected(tasks, criteria)
             assert ids_of(await client.tasks({"filter": criteria})) == found
-
-
-async def test_the_servers_own_list_is_one_page_with_everything_whatever_the_cursor(
-    python_sdk: Place, http: httpx.AsyncClient
-) -> None:
-    """DESIGN 2.2. So a filter spares the server nothing: tests/world counts that."""
-    wire, _ = await Wire(python_sdk.direct, http).initialize()
-    made = [await wire.work("released", f"task {number}") for number in range(35)]
-    for params in ({}, {"cursor": made[3]}, {"cursor": "nobody"}):
-        page = (await wire.post("tasks/list", params)).result
-        assert (ids_of(page["tasks"]), page.get("nextCursor")) == (made, None)
 
 
 async def test_where_the_server_has_no_sessions_its_list_is_empty_and_the_gateway_makes_it(
@@ -248,3 +225,99 @@ async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(
             task_id = await client.work("released", "after the restart")
             assert task_id in ids_of(await client.tasks({"status": ["working"]}))
             await life.aclose()
+
+
+# What the server would refuse, it refuses (DESIGN 5.1), though the index is full
+
+FILTERED: Json = {"status": ["working"]}
+BOTH = "application/json, text/event-stream"
+REFUSED = {
+    "a revision that nobody knows": {"Mcp-Protocol-Version": "1999-01-01", "Accept": BOTH},
+    "no revision at all": {"Mcp-Protocol-Version": "newest", "Accept": BOTH},
+    "a client that accepts neither": {"Accept": "text/html"},
+    "a client that accepts event streams alone": {"Accept": "text/event-stream"},
+}
+
+
+async def opened(place: Place, http: httpx.AsyncClient) -> tuple[Wire, str]:
+    """A session through the gateway whose index is full, and the id of its one task."""
+    wire, _ = await Wire(place.gateway, http).initialize()
+    made = await wire.work("released", "task")
+    assert ids_of(await wire.tasks(FILTERED)) == [made]
+    return wire, made
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_the_server_would_refuse_it_refuses(
+    python_sdk_json: Place, http: httpx.AsyncClient, name: str
+) -> None:
+    wire, _ = await opened(python_sdk_json, http)
+    body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tasks/list", "params": FILTERED}).encode()
+    headers = {**{field.title(): value for field, value in wire.headers.items()}, **REFUSED[name]}
+    direct, through = await at_both(http, python_sdk_json, body, headers)
+    assert direct.status in (400, 406)
+    assert (through.status, through.reason, through.body) == (direct.status, direct.reason, direct.body)
+    # The index of who asks as before is still there.
+    assert len(await wire.tasks(FILTERED)) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"accept": accept} for accept in ("*/*", "application/json", "application/*;q=0.5")),
+        {"mcp_protocol_version": "2025-06-18"},  # an older one that the server knows
+    ],
+)
+async def test_what_the_server_would_accept_is_answered(
+    python_sdk_json: Place, http: httpx.AsyncClient, fields: dict[str, str]
+) -> None:
+    wire, made = await opened(python_sdk_json, http)
+    reply = await wire.at(**fields).post("tasks/list", FILTERED)
+    assert ids_of(reply.result["tasks"]) == [made]
+    assert reply.result["_meta"]["taskgate/total"] == 1
+
+
+# Its streams: it may close one and be polled, and speak before it answers (DESIGN 5.7)
+
+
+@pytest.fixture(scope="module")
+def chatty(runner: Runner) -> Iterator[Place]:
+    """A server whose tasks/list logs, and asks the client, before it answers."""
+    with runner.place("python_sdk", "--chatty") as place:
+        yield place
+
+
+async def test_a_list_that_must_be_fetched_later_is_crawled(runner: Runner) -> None:
+    """Its stream ends after the priming event, and is to be asked for again."""
+    with runner.place("python_sdk", "--polling") as polling:
+        async with connected(polling.gateway) as client:
+            made = [await client.work("released", f"task {n}") for n in range(3)]
+            assert ids_of(await client.tasks({"orderBy": "createdAt", "order": "asc"})) == made
+
+
+async def test_what_the_server_says_while_it_is_crawled_comes_before_the_answer(
+    chatty: Place, http: httpx.AsyncClient
+) -> None:
+    wire, _ = await Wire(chatty.gateway, http).initialize()
+    task_id = await wire.work("released", "task")
+    reply = await wire.post("tasks/list", {"status": ["working"]}, "its id")
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    logged, answer = reply.messages
+    assert (logged["method"], logged["params"]["data"]) == ("notifications/message", "listing")
+    assert answer["id"] == "its id"
+    assert ids_of(answer["result"]["tasks"]) == [task_id]
+
+
+async def test_the_client_answers_what_the_server_asks_while_it_is_crawled(chatty: Place) -> None:
+    asked: list[str] = []
+
+    async def answer(
+        context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
+    ) -> types.ElicitResult:
+        asked.append(params.message)
+        return types.ElicitResult(action="accept", content={"answer": "yes"})
+
+    async with connected(chatty.gateway, elicitation=answer) as client:
+        task_id = await client.work("released", "task")
+        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
+        assert (client.logged, asked) == (["listing"], ["May I list?"])

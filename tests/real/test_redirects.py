@@ -27,7 +27,7 @@ async def test_a_redirect_to_the_mounted_path_is_no_failure_and_says_what_to_do(
                 for _ in range(5):
                     assert await wire.tasks({"status": ["working"]}) == []
                 after = await gateway.metrics()
-                gone = await http.post(wire.url + "/", json=filtered(), headers=wire.headers | {"mcp-session-id": "x"})
+                gone = await http.post(wire.url + "/", json=filtered(), headers={**wire.headers, "mcp-session-id": "x"})
                 assert gone.status_code == 404
             outcomes = {
                 outcome: changes(before, after, "taskgate_queries_total", outcome=outcome)

@@ -138,18 +138,6 @@ async def test_a_filtered_list_of_this_revision_gets_the_servers_own_error(
     assert (through.status, json.loads(through.body)["error"]["code"]) == (status, code)
 
 
-async def test_a_filtered_list_of_this_revision_gets_the_error_of_a_server_that_does_not_speak_it(
-    python_sdk_json: Place, http: httpx.AsyncClient
-) -> None:
-    opened, _ = await Wire(python_sdk_json.gateway, http).initialize()
-    told = {**opened.headers, **HEADERS, "mcp-protocol-version": REVISION}
-    headers = {name.lower(): value for name, value in told.items()}  # once each: two are refused
-    body = list_request({**FILTERS["status"], **ENVELOPE})
-    direct, through = await at_both(http, python_sdk_json, body, headers)
-    assert through == direct
-    assert through.status == 400
-
-
 # Both eras at one address
 
 
@@ -174,10 +162,3 @@ def test_the_2x_client_falls_back_to_a_server_of_2025_and_finds_it_filtering(pyt
     assert "taskgate/total" in through.pop("tasks")["_meta"]
     assert "taskgate/total" not in direct.pop("tasks").get("_meta", {})
     assert through == direct
-
-
-def test_the_2x_client_as_one_of_2025_finds_its_own_server_filtering(both: Both) -> None:
-    [said] = finish(start("either_era", "legacy", both.place.direct, both.place.gateway))
-    assert ids_of(said[both.place.direct]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 1/\u00e9", "task 2/\u00e9"]
-    assert ids_of(said[both.place.gateway]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 2/\u00e9"]
-    assert said[both.place.gateway]["version"] == said[both.place.direct]["version"] == "2025-11-25"

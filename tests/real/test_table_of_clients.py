@@ -1,4 +1,4 @@
-"""Every client with every server at every place, with nothing but the address swapped, and the table of it.
+"""Every client with every server at every place, with nothing but the address swapped.
 
 The servers are those of tests/real/servers/logins.py, the clients those of tests/real/clients and tests/node/table.mjs.
 The Inspector's command line (tests/node/inspector/table.mjs) has no method for lists, and refuses the tasks that these
@@ -20,10 +20,9 @@ from tests.forked import fork_of
 from tests.launch import Process, started
 from tests.real.clients.conversation import SECONDS
 from tests.real.conftest import Json, Runner, free_port, ids_of, selected
-from tests.real.servers.logins import KINDS
+from tests.real.servers.logins import ALL, KINDS
 from tests.tools import NODE, inspector, localhost, node, second
 
-PLACES = ("root", "prefix", "host", "TLS")
 CLIENTS: dict[str, Callable[[], list[str]]] = {
     "mcp 1.30": lambda: [sys.executable, "-W", "ignore", "-m", "tests.real.clients.mcp_1"],
     "mcp 2.x": lambda: [second(), "-m", "tests.real.clients.mcp_2"],
@@ -55,8 +54,8 @@ def stage(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     signed(certificate, key)
-    first_port = free_port(len(KINDS))
-    urls = {kind: f"http://127.0.0.1:{first_port + at}/mcp" for at, kind in enumerate(KINDS)}
+    first_port = free_port(len(ALL))
+    urls = {kind: f"http://127.0.0.1:{first_port + ALL.index(kind)}/mcp" for kind in KINDS}
     with ExitStack() as stack:
         servers = stack.enter_context(runner.server("logins", port=first_port))
 
@@ -134,19 +133,9 @@ def fault(cell: Cell, said: Json, stage: Stage) -> str:
     return ""
 
 
-def table(faults: dict[Cell, str]) -> str:
-    lines = [f"{'client':12}{'server':12}" + "".join(f"{place:8}" for place in PLACES)]
-    for client in CLIENTS:
-        for kind in KINDS:
-            good = "no list" if client in NO_LIST else "ok"
-            cells = ["FAILED" if faults[client, kind, place] else good for place in PLACES]
-            lines.append(f"{client:12}{kind:12}" + "".join(f"{cell:8}" for cell in cells))
-    return "\n".join(lines)
-
-
 @pytest.mark.slow
 def test_every_client_works_with_every_server_at_every_place(stage: Stage, tmp_path: Path) -> None:
     seen = conversations(stage, tmp_path)
     faults = {cell: fault(cell, said, stage) for cell, said in seen.items()}
     failed = {cell: why for cell, why in faults.items() if why}
-    assert not failed, "\n\n".join([table(faults), *(f"{' / '.join(cell)}: {why}" for cell, why in failed.items())])
+    assert not failed, "\n\n".join(f"{' / '.join(cell)}: {why}" for cell, why in failed.items())

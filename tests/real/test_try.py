@@ -1,7 +1,6 @@
 """`taskgate try` and `taskgate tasks` at the real servers: what they print is what other clients see there."""
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,12 @@ import pytest
 from tests.certificates import signed
 from tests.forked import forked
 from tests.launch import run
-from tests.real.conftest import EVERYTHING, Json, Place, Runner, Wire, free_port, ids_of, selected
+from tests.real.conftest import Json, Place, Runner, Wire, free_port, ids_of, selected
 from tests.real.servers.login import SCOPE, token
-from tests.real.servers.logins import KINDS
+from tests.real.servers.logins import ALL
 from tests.real.test_go_and_csharp import AZURE, kubernetes  # noqa: F401 (a fixture)
-from tests.tools import NODE, localhost, node, npm
+from tests.real.test_stdio import server
+from tests.tools import localhost, node, npm
 from tests.trials import EMPTY, EMPTY_HERE, IS_TASKGATE, LIVE, MAKES, NO_LIST, NO_TASKS_HERE, ONE_PAGE, judged, listed
 
 TOKEN = token("try", [SCOPE], 2**33)
@@ -40,8 +40,8 @@ def introduced(facts: Json, said: Json, session: str) -> None:
 
 @pytest.mark.parametrize("mode", ["--json", "--polling"])
 async def test_the_python_sdks_server(runner: Runner, http: httpx.AsyncClient, mode: str) -> None:
-    with runner.server("python_sdk", mode) as server:
-        wire, said = await Wire(f"{server.wait()}/mcp", http).initialize()
+    with runner.server("python_sdk", mode) as process:
+        wire, said = await Wire(f"{process.wait()}/mcp", http).initialize()
         made = [await wire.work(until, until) for until in ("released", "released", "asked")]
         flags = ["--session", wire.headers["mcp-session-id"]]
         facts = await judged(wire.url, *flags, verdict=ONE_PAGE.format("3 tasks"))
@@ -61,8 +61,8 @@ async def test_the_python_sdks_server(runner: Runner, http: httpx.AsyncClient, m
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["HTTP", "stdio"])
 async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner, by: str) -> None:
-    with runner.server("fastmcp_tasks") as server:
-        there = f"{server.wait()}/mcp" if by == "HTTP" else command("fastmcp_tasks")
+    with runner.server("fastmcp_tasks") as process:
+        there = f"{process.wait()}/mcp" if by == "HTTP" else server("fastmcp_tasks")
         make = ["--create", "work", "--arguments", '{"name": "x"}']
         empty, rows, made = await asyncio.gather(
             judged(there, verdict=EMPTY_HERE if by == "HTTP" else EMPTY),
@@ -75,18 +75,14 @@ async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner,
         assert made["created"] | {"id": ""} == {"id": ""} | is_there
 
 
-def command(server: str) -> list[str]:
-    return [sys.executable, "-m", f"tests.real.servers.{server}", "--stdio"]
-
-
 async def test_the_sdks_servers_on_stdio() -> None:
     research = ["--create", "simulate-research-query", "--arguments", '{"topic": "x"}']
-    one, typescript = ONE_PAGE.format("1 task"), [node(), str(NODE / EVERYTHING), "stdio"]
+    one, typescript = ONE_PAGE.format("1 task"), server("everything")
     everything, python, *rows = await asyncio.gather(
         judged(typescript, *research, verdict=one, forms="JSON"),
-        judged(command("python_sdk"), *WORK, verdict=one, forms="JSON"),
+        judged(server("python_sdk"), *WORK, verdict=one, forms="JSON"),
         listed(typescript, forms="JSON"),
-        listed(command("python_sdk")),
+        listed(server("python_sdk")),
     )
     for facts, name in ((everything, "mcp-servers/everything"), (python, "python-sdk")):
         assert (facts["server"]["name"], facts["created"]["listed"], facts["statuses"]) == (name, True, {"working": 1})
@@ -119,11 +115,10 @@ async def test_servers_in_go_and_csharp_without_tasks(
 
 @pytest.fixture(scope="module")
 def logins(runner: Runner) -> Iterator[dict[str, str]]:
-    first = free_port(len(KINDS))
-    with runner.server("logins", port=first) as server, runner.server("login") as login:
-        server.wait()
-        here = {kind: f"http://127.0.0.1:{first + at}/mcp" for at, kind in enumerate(KINDS)}
-        yield {**here, "login": f"{login.wait()}/mcp"}
+    first = free_port(len(ALL))
+    with runner.server("logins", port=first) as process:
+        process.wait()
+        yield {kind: f"http://127.0.0.1:{first + at}/mcp" for at, kind in enumerate(ALL)}
 
 
 async def test_a_login_is_named_with_its_authorization_server(

@@ -9,7 +9,6 @@ import asyncio
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from gateway.config import Limits, StdioConfig
@@ -40,16 +39,8 @@ Step: TypeAlias = tuple[str, bytes]
 """Who writes what: "client", "server", or "query": a filtered list, which the server's own pages answer."""
 
 
-@dataclass(frozen=True)
-class Recording:
-    """What each side received."""
-
-    client: bytes
-    server: bytes
-
-
-async def run(steps: Sequence[Step], gateway: bool) -> Recording:
-    """Play a transcript."""
+async def run(steps: Sequence[Step], gateway: bool) -> tuple[bytes, bytes]:
+    """Play a transcript: what the client and the server received."""
     async with through(CONFIG) if gateway else directly() as stage:
         sent = {"client": b"", "server": b""}
         queries = 0
@@ -85,7 +76,7 @@ async def run(steps: Sequence[Step], gateway: bool) -> Recording:
         await stage.server.ends()
         stage.exit()
         await stage.client.ends()
-        return Recording(bytes(stage.client.received), bytes(stage.server.received))
+        return bytes(stage.client.received), bytes(stage.server.received)
 
 
 async def _serve(stage: Stage, between_lines: asyncio.Event) -> None:
@@ -120,12 +111,12 @@ async def differences(steps: Sequence[Step]) -> list[str]:
     except (AssertionError, TimeoutError, OSError) as late:
         return [repr(late)]
     found = []
-    for side, one, other in (("client", plain.client, gateway.client), ("server", plain.server, gateway.server)):
+    for side, one, other in zip(("client", "server"), plain, gateway, strict=True):
         if one != passed(other):
             found.append(f"the {side} received {passed(other)!r}, directly {one!r}")
-    if QUERY_ID in gateway.server:
+    if QUERY_ID in gateway[1]:
         found.append("a query reached the server")
-    if OWN.search(gateway.client):
+    if OWN.search(gateway[0]):
         found.append("a response to the gateway's own reached the client")
     return found
 

@@ -14,6 +14,7 @@ from gateway.stdio.child import Streams
 from gateway.stdio.stdio_app import StdioApp
 from gateway.stdio.stdio_proxy import NoCounts
 from tests.peer import holds_in_time
+from tests.relay import messages
 
 Json: TypeAlias = dict[str, Any]
 
@@ -40,17 +41,15 @@ def result(message_id: object, value: Json) -> bytes:
 
 
 def task(task_id: str, status: str = "working", second: int = 0) -> Json:
-    at = f"2026-11-20T00:00:{second:02}Z"
-    return {"taskId": task_id, "status": status, "createdAt": at, "lastUpdatedAt": at, "ttl": None}
+    return messages.task(task_id, status, f"2026-11-20T00:00:{second:02}Z")
 
 
 INITIALIZE: Final = call(0, "initialize", protocolVersion="2025-11-25", capabilities={})
 QUERY_ALL: Final = call("q", "tasks/list", order="asc")
-LISTS_TASKS: Final[Json] = {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
 
 
 def initialized(message_id: object = 0) -> bytes:
-    return result(message_id, {"protocolVersion": "2025-11-25", "capabilities": LISTS_TASKS})
+    return result(message_id, {"protocolVersion": "2025-11-25", "capabilities": {"tasks": messages.TASKS_CAPABILITY}})
 
 
 class Side:

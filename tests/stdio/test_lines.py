@@ -39,8 +39,7 @@ async def test_a_query_without_its_end_is_answered_and_a_half_line_waits_for_the
         await stage.client.send(call(1, "tasks/list", order="desc"), QUERY_ALL.rstrip())
         stage.client.finish()
         await stage.lists()
-        await stage.client.hears(b'"id":"q"')
-        await stage.client.hears(b'"id":1')
+        await stage.client.until(lambda: len(stage.client.messages()) == 2, "both answers")
         await stage.server.ends()
 
 
@@ -73,12 +72,10 @@ async def test_the_errors_of_a_server_that_ends_stand_in_front_of_its_half_line(
 
 async def test_a_last_line_without_its_end_may_answer_the_gateway(stage: Stage) -> None:
     await stage.client.send(QUERY_ALL)
-    own = await stage.server.own()
-    await stage.server.send(result(own["id"], {"tasks": [task("a")]}).rstrip())
+    await stage.server.send(result((await stage.server.own())["id"], {"tasks": [task("a")]}).rstrip())
     stage.exit()
     await stage.client.ends()
     assert [each["taskId"] for each in stage.client.messages()[-1]["result"]["tasks"]] == ["a"]
-    assert b"taskgate-" not in stage.client.received
 
 
 async def test_half_a_line_that_is_read_holds_up_no_answer(stage: Stage) -> None:
@@ -120,23 +117,16 @@ async def test_a_large_response_to_the_gateway_stays_here_and_is_an_error(small:
 async def test_a_large_line_of_anothers_passes_while_a_request_of_the_gateways_is_out(
     small: Stage, last: bool, size: int
 ) -> None:
-    """Also where it is more than may be held."""
+    """Also where it is more than may be held. A notification passes at once."""
     await small.client.send(call(7, "tools/call"), QUERY_ALL)
-    own = await small.server.own()
-    response = large(7, last, size)
-    await small.server.send(response, result(own["id"], {"tasks": []}))
-    await small.client.hears(b'"id":"q"')
-    assert response in small.client.received
-
-
-async def test_a_large_notification_passes_at_once_while_a_request_of_the_gateways_is_out(small: Stage) -> None:
-    await small.client.send(QUERY_ALL)
-    own = await small.server.own()
-    half = b'{"method":"notifications/message","params":"' + b"x" * 3000
+    half, response = b'{"method":"notifications/message","params":"' + b"x" * 3000, large(7, last, size)
+    await small.server.own()
     await small.server.send(half)
     await small.client.hears(half)
-    await small.server.send(b'"}\n' + result(own["id"], {"tasks": []}))
+    await small.server.send(b'"}\n', response)
+    await small.lists()
     await small.client.hears(b'"id":"q"')
+    assert response in small.client.received
 
 
 AGAIN = {
@@ -186,49 +176,30 @@ def request(message_id: int) -> tuple[bytes, Passed]:
     return b"%d" % message_id, Passed(message, NEVER)
 
 
-def is_clear(unanswered: Unanswered, message_id: bytes) -> bool:
-    """Whether the request is known that a response of an id answers, which comes now."""
-    passed = unanswered.take(message_id)
-    return passed is not None and passed.is_clear
+MANY = [f"+{number} x{number}" for number in range(CANCELLED_MAX + 3)]
+# `+1`: a request of this id passes. `x1`: it is cancelled. `1!`, `1?`: a response comes, to the one that is known, or
+# nobody knows to which. `=1`: so many wait for a response.
+PASSED = {
+    "an answer to a cancelled one is not taken for one to the next of its id": "+1 x1 +1 x1 +1 1? 1? 1? +1 1!",
+    "one that reuses a cancelled id is counted and remembered": " ".join(["+1 x1 +1", *MANY[2:], "=1 1? =0 +1 =1 1?"]),
+    "cancelled ones are forgotten in time": " ".join(["+0", *MANY[: CANCELLED_MAX + 1], f"=0 +0 +{CANCELLED_MAX}"])
+    + f" 0! {CANCELLED_MAX}?",
+}
 
 
-def test_an_answer_to_a_cancelled_request_is_not_taken_for_one_to_the_next_of_its_id() -> None:
+@pytest.mark.parametrize("what", PASSED)
+def test_which_request_a_response_answers(what: str) -> None:
     unanswered = Unanswered()
-    for _ in range(2):
-        unanswered.note(*request(1))
-        unanswered.cancel(b"1")
-    unanswered.note(*request(1))
-    assert not any(is_clear(unanswered, b"1") for _ in range(3))
-    unanswered.note(*request(1))
-    assert is_clear(unanswered, b"1")
-
-
-def test_a_request_that_reuses_a_cancelled_id_is_counted_and_remembered_as_any_other() -> None:
-    unanswered = Unanswered()
-    unanswered.note(*request(1))
-    unanswered.cancel(b"1")
-    unanswered.note(*request(1))
-    for number in range(2, CANCELLED_MAX + 3):
-        unanswered.note(*request(number))
-        unanswered.cancel(b"%d" % number)
-    assert len(unanswered) == 1
-    assert not is_clear(unanswered, b"1"), "nobody knows which of them is answered"
-    assert len(unanswered) == 0
-    unanswered.note(*request(1))
-    assert (len(unanswered), is_clear(unanswered, b"1")) == (1, False), "the cancelled one may still be answered"
-
-
-def test_cancelled_requests_are_forgotten_in_time() -> None:
-    unanswered = Unanswered()
-    unanswered.note(*request(0))
-    for number in range(CANCELLED_MAX + 1):
-        unanswered.note(*request(number))
-        unanswered.cancel(b"%d" % number)
-    assert len(unanswered) == 0
-    for number in (0, CANCELLED_MAX):
-        unanswered.note(*request(number))
-    assert is_clear(unanswered, b"0")  # forgotten: so this is the only one of its id
-    assert not is_clear(unanswered, b"%d" % CANCELLED_MAX)
+    for at, step in enumerate(PASSED[what].split()):
+        if step[0] == "+":
+            unanswered.note(*request(int(step[1:])))
+        elif step[0] == "x":
+            unanswered.cancel(step[1:].encode())
+        elif step[0] == "=":
+            assert len(unanswered) == int(step[1:]), at
+        else:
+            answered = unanswered.take(step[:-1].encode())
+            assert (answered is not None and answered.is_clear) is (step[-1] == "!"), at
 
 
 def test_a_response_to_one_of_several_requests_of_an_id_may_be_to_the_first() -> None:
@@ -286,16 +257,12 @@ async def test_a_slow_reader_slows_its_sender_down(way: str) -> None:
 
 async def test_a_side_that_takes_no_more_is_closed_towards_the_other() -> None:
     async with through() as stage:
-        stage.client.leave()
-        with pytest.raises(BrokenPipeError):
-            for _ in range(200):
-                await stage.server.send(notification("x"))
-                await asyncio.sleep(0.01)
-        stage.server.leave()
-        with pytest.raises(BrokenPipeError):
-            for _ in range(200):
-                await stage.client.send(notification("x"))
-                await asyncio.sleep(0.01)
+        for one, other in ((stage.client, stage.server), (stage.server, stage.client)):
+            one.leave()
+            with pytest.raises(BrokenPipeError):
+                for _ in range(200):
+                    await other.send(notification("x"))
+                    await asyncio.sleep(0.01)
 
 
 async def test_of_too_many_queries_each_gets_an_answer() -> None:
@@ -345,7 +312,3 @@ async def test_a_servers_refusal_goes_before_what_is_wrong_with_a_query(stage: S
     await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": refusal}))
     await stage.client.hears(b'"id":"w"')
     assert stage.client.messages()[-1]["error"] == refusal
-    await stage.client.send(call("v", "tasks/list", status=["x"]))
-    await stage.lists(number=2)
-    await stage.client.hears(b'"id":"v"')
-    assert stage.client.messages()[-1]["error"]["code"] == -32602

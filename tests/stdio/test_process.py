@@ -10,13 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests import forked
-from tests.launch import COMMAND, ROOT, held_port, listening, piped, port_of
+from tests.launch import COMMAND, ROOT, held_port, is_ready, listening, piped, port_of
 from tests.stdio.harness import call
 from tests.stdio.process import WAIT_S, closing, gateway, ran, talking, with_admin
 from tests.tools import open_terminal
@@ -102,22 +101,13 @@ def test_with_standard_streams_closed_the_gateway_serves_and_nothing_takes_their
         flags = ["--upstream", "http://127.0.0.1:1/mcp", "--listen", at[0], "--admin", at[1]]
         with piped(closing(streams, [*COMMAND, *flags])) as process:
             deadline = time.monotonic() + WAIT_S
-            while not serves(f"http://{at[1]}/readyz"):
+            while not is_ready(port_of(admin)):
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.02)
             for number in streams:
                 assert str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) == os.devnull
             process.terminate()
             assert process.wait(WAIT_S) == 0
-
-
-def serves(url: str) -> bool:
-    """Whether a GET of the address is answered with 200."""
-    try:
-        with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(

@@ -7,35 +7,15 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.relay.test_traces import META, OTHER, OTHER_PARENT, Collector, collecting, said
-from tests.stdio.harness import call, notification
+from tests.stdio.harness import INITIALIZE, call, notification
 from tests.stdio.process import ran
-
-# A server that answers every request, of `tools/call` with an error, and ends with its input.
-SERVER = """
-import json, sys
-for line in sys.stdin:
-    asked = json.loads(line)
-    if "id" not in asked:
-        continue
-    if asked["method"] == "initialize":
-        said = {"result": {"protocolVersion": "2025-11-25", "serverInfo": {"name": "s", "version": "1"},
-                           "capabilities": {"tasks": {"list": {}, "requests": {"tools": {"call": {}}}}}}}
-    elif asked["method"] == "tasks/list":
-        said = {"result": {"tasks": []}}
-    else:
-        said = {"error": {"code": -32000, "message": "body5ecret"}}
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
-"""
+from tests.stdio.test_logs import SERVER
 
 
 def spans_of(collector: Collector, folder: Path, *lines: bytes, flags: tuple[str, ...] = ()) -> list[Span]:
     config = folder / "config.yaml"
     config.write_text(json.dumps({"traces": collector.traces, "index": {"max_age": "1h"}}))
-    open_first = json.dumps(
-        {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
-    )
-    data = b"".join((open_first.encode() + b"\n", *lines))
-    ended = ran("python3", "-c", SERVER, data=data, flags=("--config", str(config), *flags))
+    ended = ran("python3", "-c", SERVER, data=b"".join((INITIALIZE, *lines)), flags=("--config", str(config), *flags))
     assert ended.returncode == 0, ended.stderr
     return [span for span in collector.spans if span.name != "initialize"]
 
@@ -44,20 +24,20 @@ def spans_of(collector: Collector, folder: Path, *lines: bytes, flags: tuple[str
 @pytest.mark.parametrize("flags", [(), ("--admin", "127.0.0.1:0")], ids=["alone", "with a page"])
 def test_each_request_is_below_the_traceparent_of_its_message(tmp_path: Path, pad: str, flags: tuple[str, ...]) -> None:
     with collecting() as collector:
-        relayed = call(1, "tools/call", **META, pad=pad)
+        relayed = call(1, "prompts/get", **META, pad=pad)
         query = call("two", "tasks/list", **META, pad=pad, status=["working"])
         bad = call(3, "tasks/list", **META, status=["no"])
         spans = spans_of(collector, tmp_path, relayed, notification("notifications/x"), query, bad, flags=flags)
         assert {span.trace_id.hex() for span in spans} == {OTHER}
-        [passed] = [span for span in spans if span.name == "tools/call"]
+        [passed] = [span for span in spans if span.name == "prompts/get"]
         assert passed.parent_span_id.hex() == OTHER_PARENT
         assert said(passed) == {
             "taskgate.kind": "relayed",
             "taskgate.upstream": "stdio",
             "network.transport": "pipe",
-            "mcp.method.name": "tools/call",
+            "mcp.method.name": "prompts/get",
             "jsonrpc.request.id": "1",
-            "rpc.response.status_code": "-32000",
+            "rpc.response.status_code": "-32603",
             "error.type": "JsonRpcError",
         }
         by_id = {said(span)["jsonrpc.request.id"]: span for span in spans if "jsonrpc.request.id" in said(span)}

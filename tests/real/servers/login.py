@@ -1,43 +1,21 @@
-"""A server that asks for a login, and the authorization server that gives it: the Python SDK's own parts of both.
+"""The authorization server of tests: who asks for a login gets it. A token is its own proof: `token` makes one."""
 
-    python -m tests.real.servers.login --port 3001
-
-The tasks are those of python_sdk, with JSON. /mcp is a resource whose challenges say where its metadata is,
-/quiet/mcp one whose challenges do not. Every address that it tells is its own. Who asks for a login gets it. Everything
-is compressed for who accepts that. A token is its own proof: `token` makes one.
-"""
-
-import argparse
 import base64
 import hashlib
 import hmac
 import json
 import secrets
 import time
-from contextlib import AbstractAsyncContextManager
 
-import uvicorn
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
 from mcp.server.auth.provider import (
     AccessToken,
     AuthorizationCode,
     AuthorizationParams,
     OAuthAuthorizationServerProvider,
-    ProviderTokenVerifier,
     RefreshToken,
     construct_redirect_uri,
 )
-from mcp.server.auth.routes import build_resource_metadata_url, create_auth_routes, create_protected_resource_routes
-from mcp.server.auth.settings import ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-from pydantic import AnyHttpUrl
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import BaseRoute, Mount, Route
-
-from tests.real.servers import python_sdk
 
 KEY = b"of the tests"
 LIFETIME_SECONDS = 3600
@@ -123,39 +101,3 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
             expires_in=LIFETIME_SECONDS,
             scope=" ".join(scopes),
         )
-
-
-def application(origin: str) -> Starlette:
-    tasks = python_sdk.application(python_sdk.parser().parse_args(["--port", "0", "--json"]))
-    provider = Authority()
-    resources = {path: AnyHttpUrl(f"{origin}{path}") for path in ("/mcp", "/quiet/mcp")}
-    loud = RequireAuthMiddleware(tasks, [SCOPE], build_resource_metadata_url(resources["/mcp"]))
-    routes: list[BaseRoute] = [
-        Route("/mcp", python_sdk.Endpoint(loud)),
-        Mount("/quiet", RequireAuthMiddleware(tasks, [SCOPE])),
-    ]
-    for path, resource in resources.items():
-        routes += create_protected_resource_routes(
-            resource, [AnyHttpUrl(origin)], [SCOPE], f"The tasks at {path}", AnyHttpUrl(f"{origin}/documentation")
-        )
-    registration = ClientRegistrationOptions(enabled=True, valid_scopes=[SCOPE], default_scopes=[SCOPE])
-    routes += create_auth_routes(provider, AnyHttpUrl(origin), client_registration_options=registration)
-
-    def lifespan(_: Starlette) -> AbstractAsyncContextManager[None]:
-        return tasks.router.lifespan_context(tasks)  # type: ignore[return-value]  # whose type is wider than its values
-
-    backend = BearerAuthBackend(ProviderTokenVerifier(provider))
-    middleware = [Middleware(AuthenticationMiddleware, backend=backend), Middleware(GZipMiddleware, minimum_size=0)]
-    return Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    options = parser.parse_args()
-    app = application(f"http://127.0.0.1:{options.port}")
-    uvicorn.run(app, port=options.port, log_level="warning", timeout_graceful_shutdown=1)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,10 @@
 
     python -m tests.real.servers.logins --port 3001
 
-Each is a Python SDK server with tasks, on a port of its own from `--port` on, in the order of `KINDS`:
+Each is a Python SDK server with tasks, on a port of its own from `--port` on, in the order of `ALL`:
+
+- `login` is its own authorization server. Beside /mcp, whose challenges say where its metadata is, it has /quiet/mcp,
+  whose challenges do not. Everything is compressed for who accepts that;
 
 - `mounted` asks for no login; it stands under a path, so that Starlette redirects /mcp to /mcp/;
 - `openid` is its own authorization server, which is found by OpenID discovery alone, and says who it is when it sends
@@ -26,6 +29,7 @@ from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Mount, Route
@@ -34,6 +38,7 @@ from tests.real.servers import python_sdk
 from tests.real.servers.login import SCOPE, Authority
 
 KINDS = ("mounted", "openid", "elsewhere", "own-path", "localhost")
+ALL = ("login", *KINDS)
 OWN_PATH = "/about/tasks.json"
 ENDPOINTS = {"authorization": "authorize", "token": "token", "registration": "register"}
 
@@ -49,8 +54,8 @@ class Named(Authority):
         return construct_redirect_uri(await super().authorize(client, params), iss=self._issuer)
 
 
-def resource_of(origin: str, authority: str) -> list[BaseRoute]:
-    return list(create_protected_resource_routes(AnyHttpUrl(f"{origin}/mcp"), [AnyHttpUrl(authority)], [SCOPE]))
+def resource_of(origin: str, authority: str, path: str = "/mcp") -> list[BaseRoute]:
+    return list(create_protected_resource_routes(AnyHttpUrl(f"{origin}{path}"), [AnyHttpUrl(authority)], [SCOPE]))
 
 
 def authority_of(provider: Authority, origin: str) -> list[BaseRoute]:
@@ -96,21 +101,25 @@ def application(kind: str, port: int, first_port: int) -> Starlette:
     if kind == "openid":
         routes = openid_of(provider, origin)
     elif kind == "elsewhere":
-        routes, resource = [], resource_of(origin, f"http://127.0.0.1:{first_port + KINDS.index('openid')}")
+        routes, resource = [], resource_of(origin, f"http://127.0.0.1:{first_port + ALL.index('openid')}")
     else:
         routes = authority_of(provider, origin)
+    middleware = [Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(ProviderTokenVerifier(provider)))]
+    if kind == "login":
+        quiet = Mount("/quiet", RequireAuthMiddleware(tasks, [SCOPE]))
+        routes += [quiet, *resource_of(origin, authority, "/quiet/mcp")]
+        middleware.append(Middleware(GZipMiddleware, minimum_size=0))
     if kind == "own-path":
         metadata = f"{origin}{OWN_PATH}"
         resource = [Route(OWN_PATH, route.endpoint) for route in resource if isinstance(route, Route)]
     guarded = RequireAuthMiddleware(endpoint, [SCOPE], AnyHttpUrl(metadata))
     here = Mount("/mcp", guarded) if kind == "localhost" else Route("/mcp", python_sdk.Endpoint(guarded))
-    middleware = [Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(ProviderTokenVerifier(provider)))]
     return Starlette(routes=[*routes, *resource, here], middleware=middleware, lifespan=lifespan)
 
 
 async def serve(first_port: int) -> None:
     servers = []
-    for at, kind in reversed(list(enumerate(KINDS))):
+    for at, kind in reversed(list(enumerate(ALL))):
         app = application(kind, first_port + at, first_port)
         # Node's fetch uses a connection again that the server has just closed for being idle, and does not ask twice.
         config = uvicorn.Config(

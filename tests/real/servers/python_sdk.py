@@ -1,12 +1,10 @@
 """The Python SDK's low-level server with tasks, as anybody would build one.
 
-    python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth] [--polling] [--chatty] [--stateless]
+    python -m tests.real.servers.python_sdk --port 3001 [--json] [--polling] [--chatty] [--stateless]
         [--mounted]
     python -m tests.real.servers.python_sdk --stdio [--chatty]
 
-The endpoint is /mcp, and /sse for clients of the deprecated HTTP+SSE transport. With --auth every request to /mcp needs
-a bearer token, and the token's own text is the user; with --mounted /mcp redirects to /mcp/, as a Starlette `Mount`
-does. Three tools:
+The endpoint is /mcp. With --mounted it redirects to /mcp/, as a Starlette `Mount` does. Three tools:
 
 - `work` makes a task that lasts until what its argument `until` says: `now`, `released` (by the other tool), `asked`
   (until an elicitation is answered) or `failed`. Its `label` becomes the task's `statusMessage`, which says
@@ -27,21 +25,14 @@ import anyio
 import uvicorn
 from anyio.abc import TaskGroup
 from mcp import types
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
-from mcp.server.auth.provider import AccessToken
-from mcp.server.auth.routes import create_protected_resource_routes
 from mcp.server.experimental.task_context import ServerTaskContext
 from mcp.server.lowlevel import Server
-from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.experimental.tasks.helpers import is_terminal
-from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOOLS = [
@@ -160,13 +151,6 @@ def chatty(server: Server[object], handler: Handler) -> Handler:
     return handle
 
 
-class Tokens:
-    """A verifier that believes every token: its text is the user's name."""
-
-    async def verify_token(self, token: str) -> AccessToken:
-        return AccessToken(token=token, client_id=token, scopes=[])
-
-
 def text(words: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=words)])
 
@@ -216,27 +200,9 @@ def application(options: argparse.Namespace) -> Starlette:
             yield
             group.cancel_scope.cancel()
 
-    deprecated = SseServerTransport("/messages/")
-
-    async def handle_sse(scope: Scope, receive: Receive, send: Send) -> None:
-        async with deprecated.connect_sse(scope, receive, send) as (read, write):
-            await server.run(read, write, server.create_initialization_options())
-
     endpoint: ASGIApp = Endpoint(handle)
-    routes: list[BaseRoute] = [
-        Route("/sse", Endpoint(handle_sse)),
-        Mount("/messages/", app=deprecated.handle_post_message),
-    ]
-    middleware: list[Middleware] = []
-    if options.auth:
-        origin = f"http://127.0.0.1:{options.port}"
-        resource = AnyHttpUrl(f"{origin}/mcp")
-        metadata = AnyHttpUrl(f"{origin}/.well-known/oauth-protected-resource/mcp")
-        endpoint = RequireAuthMiddleware(endpoint, [], metadata)
-        routes += create_protected_resource_routes(resource, [AnyHttpUrl("https://login.example")])
-        middleware.append(Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(Tokens())))
-    routes.append(Mount("/mcp", endpoint) if options.mounted else Route("/mcp", endpoint))
-    return Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
+    route = Mount("/mcp", endpoint) if options.mounted else Route("/mcp", endpoint)
+    return Starlette(routes=[route], lifespan=lifespan)
 
 
 class Endpoint:
@@ -252,7 +218,7 @@ class Endpoint:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int)
-    for flag in ("--stdio", "--json", "--auth", "--polling", "--chatty", "--stateless", "--mounted"):
+    for flag in ("--stdio", "--json", "--polling", "--chatty", "--stateless", "--mounted"):
         options.add_argument(flag, action="store_true")
     return options
 
