@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -119,22 +119,17 @@ def _carrier(name: str, config: str, *words: str) -> Serving:
     return serving
 
 
-@asynccontextmanager
-async def _fastmcp(core: int | None, url: str) -> AsyncIterator[Served]:
-    host, _, port = (listen := free_address()).rpartition(":")
-    to = ("--transport", "http", "--host", host, "--port", port)
-    async with program(
-        core, FASTMCP, listen, _path(FASTMCP), "run", url, *to, "--no-banner", "--log-level", "CRITICAL"
-    ) as one:
-        yield Served(one.pid, f"{one.url}/mcp")
+def _gateway(name: str, words: Callable[[str], Iterable[str]]) -> Serving:
+    """A gateway that is told all by its arguments: where it listens, and `words`, which may name the server."""
 
+    @asynccontextmanager
+    async def serving(core: int | None, url: str) -> AsyncIterator[Served]:
+        host, _, port = (listen := free_address()).rpartition(":")
+        given = [text.format(host=host, port=port) for text in words(url)]
+        async with program(core, name, listen, _path(name), *given) as one:
+            yield Served(one.pid, f"{one.url}/mcp")
 
-@asynccontextmanager
-async def _mcp_proxy(core: int | None, _: str) -> AsyncIterator[Served]:
-    host, _, port = (listen := free_address()).rpartition(":")
-    words = ("--host", host, "--port", port, "--log-level", "CRITICAL", "--", *_SERVER, "--stdio")
-    async with program(core, MCP_PROXY, listen, _path(MCP_PROXY), *words) as one:
-        yield Served(one.pid, f"{one.url}/mcp")
+    return serving
 
 
 @asynccontextmanager
@@ -187,4 +182,9 @@ CARRIERS: Final[dict[str, Serving]] = {
     NGINX: _carrier(NGINX, _NGINX, "-e", "stderr", "-c"),
     HAPROXY: _carrier(HAPROXY, _HAPROXY, "-db", "-f"),
 }
-GATEWAYS: Final[dict[str, Serving]] = {FASTMCP: _fastmcp, MCP_PROXY: _mcp_proxy, CONTEXT_FORGE: _context_forge}
+_LISTEN: Final = ("--host", "{host}", "--port", "{port}", "--log-level", "CRITICAL")
+GATEWAYS: Final[dict[str, Serving]] = {
+    FASTMCP: _gateway(FASTMCP, lambda url: ("run", url, "--transport", "http", *_LISTEN, "--no-banner")),
+    MCP_PROXY: _gateway(MCP_PROXY, lambda _: (*_LISTEN, "--", *_SERVER, "--stdio")),
+    CONTEXT_FORGE: _context_forge,
+}
