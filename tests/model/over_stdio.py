@@ -52,13 +52,13 @@ class _Wire(PipeSource):
 
     def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None] | None = None) -> None:
         self._loop = loop
-        self._pieces: deque[bytes] = deque()
+        self._coming: deque[bytes] = deque()
         self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
         self._take = take or self._arrived.put_nowait
 
     def send(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._loop.call_later(WIRE_S, lambda: self._take(self._pieces.popleft()))
+        self._coming.append(data)
+        self._loop.call_later(WIRE_S, lambda: self._take(self._coming.popleft()))
 
     async def read(self) -> bytes:
         return await self._arrived.get()

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -416,7 +417,8 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     port = server.sockets[0].getsockname()[1]
     url = Url("http", "127.0.0.1", port, "/mcp")
     configs = [Config(name=f"u{number}", url=url) for number in range(50)]
-    shared, loop = (Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
+    shared: Any = Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()
     pools = [Pool(each, *shared, UpstreamContext(each.name), Dialer(each, loop)) for each in configs]
     began_at = monotonic()
     for pool in pools:
