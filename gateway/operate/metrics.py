@@ -69,9 +69,7 @@ _KNOWN: Final = {
     "connections_refused": "connections_max descriptors",
     "tls_handshake_failures": "broken certificate cipher client_left not_tls plain_http timeout version",
 }
-_OF_ONE_LABEL: Final = (
-    "drifting_requests", "crawl_pages", "connections_refused", "tls_handshake_failures", "store_failures",
-)  # fmt: skip
+_OF_ONE: Final = ("drifting_requests", "crawl_pages", "connections_refused", "tls_handshake_failures", "store_failures")
 _BY_UPSTREAM: Final = ("crawl_pages", "spared_requests", "spared_bytes", "drifting_requests")
 
 # A client may send any method. Only these become values of the label; all others are `other`.
@@ -161,7 +159,7 @@ class Metrics(Collector):
         self._requests, self._made, self._queries = (counts[n] for n in ("requests", "upstream_requests", "queries"))
         self._failures, self._rpc_errors = counts["failures"], counts["jsonrpc_errors"]
         self.drifted, self.crawl_page, self.connection_refused, self.handshake_failed, self.store_failed = (
-            partial(self._count, counter) for counter in _OF_ONE_LABEL
+            partial(self._count, counter) for counter in _OF_ONE
         )
 
     def _count(self, counter: str, value: str) -> None:

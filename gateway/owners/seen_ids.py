@@ -84,7 +84,9 @@ class Owners:
             self.stored.take_out(owner)
 
     def owners_of(self, key: Key) -> list[OwnerKey]:
-        owners: list[OwnerKey] = [(*key.of_all, key.kin, True)] if key.session else []
+        owners: list[OwnerKey] = []
+        if key.session:
+            owners.append((*key.of_all, key.kin, True))
         if key.has_credentials and self._find_again == "credentials":
             owners.append((key.upstream, key.target, b"", key.identity, False))
         return owners
