@@ -9,6 +9,7 @@ look for their tasks each time.
 """
 
 import asyncio
+import gzip
 import json
 import os
 import random
@@ -55,6 +56,18 @@ def message(method: str, params: Json) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).encode()
 
 
+def spelled_otherwise(body: bytes, rng: random.Random) -> bytes:
+    """The same with a name in another case, in escapes, or twice."""
+    name = rng.choice((b"method", b"params", b"taskId", b"jsonrpc"))
+    at = body.index(b'"%b"' % name)
+    other = rng.choice((name.upper(), name.title(), b"\\u%04x" % name[0] + name[1:]))
+    if rng.random() < 0.5:
+        return body.replace(b'"%b"' % name, b'"%b"' % other)
+    value = {b"method": b'"ping"', b"params": b'{"taskId":"mine"}', b"taskId": b'"mine"', b"jsonrpc": b'"2.0"'}[name]
+    pair = b'"%b":%b,' % (rng.choice((name, other)), value)
+    return body[:at] + pair + body[at:]
+
+
 def attempt(mine: str, theirs: str, rng: random.Random) -> Try:
     """One way to get at another's task."""
     method = rng.choice(("tasks/get", "tasks/cancel", "tasks/result", "tasks/update"))
@@ -68,6 +81,15 @@ def attempt(mine: str, theirs: str, rng: random.Random) -> Try:
         lambda: (b"\xef\xbb\xbf" + plain, headers, ""),
         lambda: (plain, headers | {"MCP-Protocol-Version": rng.choice(("2026-07-28", "2025-06-18", "2024-11-05"))}, ""),
         lambda: (plain.replace(method.encode(), method.title().encode()), headers, ""),
+        lambda: (spelled_otherwise(plain, rng), headers, ""),
+        lambda: (gzip.compress(plain), headers | {"Content-Encoding": "gzip"}, ""),
+        lambda: (plain, headers | {"Content-Encoding": rng.choice(("deflate", "identity, gzip", "br"))}, ""),
+        lambda: (plain.decode().encode(rng.choice(("utf-16", "utf-16-le", "utf-32"))), headers, ""),
+        lambda: (b"+AHs-" + plain[1:], {"Content-Type": "application/json; charset=utf-7"}, ""),
+        lambda: (plain.decode().encode("utf-16-be"), {"Content-Type": "application/json; charset=utf-16be"}, ""),
+        lambda: (plain.ljust(70_000), headers, ""),
+        lambda: (plain + rng.choice((b"\n", b"\0", b" 1", plain)), headers, ""),
+        lambda: (plain, {"Content-Type": rng.choice(("text/plain", "application/json, text/plain", "text/json"))}, ""),
         lambda: (message("ping", {"_meta": {RELATED: {"taskId": theirs}}}), headers, ""),
         lambda: (message("tools/call", {"name": "x", "_meta": {RELATED: {"taskId": theirs}}, "task": {}}), headers, ""),
         lambda: (message("tasks/list", {"taskIds": [theirs, mine]}), headers, ""),
