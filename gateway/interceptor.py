@@ -21,7 +21,7 @@ from gateway.http.fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.relay.caller import HttpCaller
-from gateway.relay.taps import Hold, Inspector
+from gateway.relay.taps import Inspector
 from gateway.tasks.observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.sessions import Sessions
 from gateway.upstream.server_connection import Response
@@ -32,7 +32,7 @@ log = logging.getLogger("taskgate.request")
 _MARKS: Final = (b"tasks/status", b'"error"', b"\\u", b"\\/", b"data: [", b"data:[")
 _AWAITED: Final = (*_MARKS, b'"result"')
 # For a JSON answer to a GET, which may be the metadata of a resource: servers write its head and its body together.
-_OFF_CHANCE: Final = Hold(DOCUMENT_BYTES_MAX, 0.5)
+_OFF_CHANCE_S: Final = 0.5
 
 
 class Interceptor:
@@ -80,9 +80,9 @@ class Interceptor:
             if (move := caller.move) is None:
                 return None
             if is_well_known(caller.target):
-                return Inspector(move.document, _document_unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
+                return Inspector(move.document, _document_unread, (), True, DOCUMENT_BYTES_MAX)
             # It may be the metadata of a resource, which may stand anywhere.
-            return Inspector(self._metadata, nothing, edits=True, hold=_OFF_CHANCE)
+            return Inspector(self._metadata, nothing, (), True, DOCUMENT_BYTES_MAX, _OFF_CHANCE_S)
         is_initialize = pending.kind is RequestKind.INITIALIZE
         if kind != EVENT_STREAM and not (pending.may_tell or (is_initialize and kind == JSON)):
             return None

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.caller_identity import Key, network, proof, rate_limit_key, telling, who
 from gateway.downstream.exchange import Exchange
-from gateway.http.addresses import Move
+from gateway.http.addresses import Move, misplaced
 from gateway.http.codings import with_readable
 from gateway.http.fields import EVENT_STREAM, FILTER, JSON, Headers
 from gateway.http.head_cache import HeadBytes
@@ -22,7 +22,7 @@ from gateway.http.response_parser import authenticates_connection
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.relay.routes import Route
-from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel, misplaced_at
+from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel
 from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.identity")
@@ -40,8 +40,8 @@ class HttpCaller:
     """
 
     __slots__ = (
-        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_proof", "_route", "_up",
-        "authenticates", "drifts", "head", "headers", "is_kept", "pool", "table", "target", "upstream",
+        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_proof", "_route", "_up", "authenticates",
+        "drifts", "head", "headers", "identity_headers", "is_kept", "pool", "table", "target", "upstream",
     )  # fmt: skip
 
     def __init__(self, table: object, head: Head, address: str, route: Route, target: bytes, headers: Headers) -> None:
@@ -49,6 +49,7 @@ class HttpCaller:
         self.head = head
         self.upstream = route.upstream
         self.pool = route.pool
+        self.identity_headers = route.identity_headers
         self.target = target
         self.headers = headers
         self._address = address
@@ -88,7 +89,9 @@ class HttpCaller:
 
     def misplaced(self, status: int, location: bytes) -> str:
         """What an answer of the upstream's says of the address that was asked, in words; empty if nothing."""
-        return misplaced_at(self.upstream, self.target, self.headers, status, location)
+        url = self.upstream.url
+        asked = b"%b://%b%b" % (url.scheme.encode(), self.headers.get(b"host") or b"", self.target)
+        return misplaced(status, location.decode("latin-1"), asked.decode("latin-1"), url.path)
 
     @property
     def is_of_http_sse(self) -> bool:
@@ -112,7 +115,7 @@ class HttpCaller:
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
         """A channel for requests of the gateway's own in the caller's name; with `as_it_came`, and its own `Accept`."""
         accept = [(b"Accept", value) for value in self.headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
-        return HttpChannel(self.pool, self.target, self.headers, accept, self.note_cors, on_message)
+        return HttpChannel(self.pool, self.target, self.headers, accept, self.misplaced, self.note_cors, on_message)
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
@@ -157,11 +160,6 @@ class HttpCaller:
         if origin is None:
             return Headers()
         return self.pool.context.cors.fields(origin, self.target, self.key.identity)
-
-    @property
-    def identity_headers(self) -> frozenset[bytes]:
-        """The configured `identity_headers`, in lower case; empty where any field may carry an identity."""
-        return frozenset(name.lower().encode() for name in self.upstream.identity_headers or ())
 
     @property
     def filter(self) -> str | None:

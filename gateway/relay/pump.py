@@ -76,8 +76,7 @@ async def _pass_while_sending(
         await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_COMPLETED)
         if not responding.done():
             sending.result()  # raises: a request that broke off ends its answer too
-            await asyncio.wait({responding})
-        responding.result()
+        await responding
         while not (sending.done() or call.is_lost):  # the upstream may want the rest all the same
             await asyncio.wait({sending}, timeout=1.0)
     finally:

@@ -95,7 +95,8 @@ class Route(Matcher):
         self._sent_host = sent.encode() if sent is not None else None
         public, url = upstream.public_url, upstream.url
         self.addresses = Addresses(url.scheme, url.authority, sent, public, self.prefix.decode())
-        self._tells_who = _TELLS_WHO | {name.lower().encode() for name in upstream.identity_headers or ()}
+        # In lower case; none where any field may carry an identity.
+        self.identity_headers = frozenset(name.lower().encode() for name in upstream.identity_headers or ())
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The fields as they go up. Raises Ambiguous where `Connection` hides who asks, or MCP's field stands twice."""
@@ -107,7 +108,7 @@ class Route(Matcher):
         if len(named) > _CONNECTION_MAX:
             raise Ambiguous(f"Connection names more than {_CONNECTION_MAX} fields")
         for name in named:
-            if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
+            if name in _TELLS_WHO or name in self.identity_headers or name.startswith(_TELLS_WHO_BEGIN):
                 raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
         headers = came.end_to_end().without(FILTER)
         if self._sent_host is not None:

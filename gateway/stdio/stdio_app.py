@@ -13,8 +13,7 @@ from gateway.config import Address, Config, StdioConfig
 from gateway.errors import printable
 from gateway.operate import log_format
 from gateway.stdio.child import Child, Streams
-from gateway.stdio.messages import Outlet
-from gateway.stdio.pipes import PipeSource
+from gateway.stdio.pipes import Outlet, PipeSource
 from gateway.stdio.stdio_proxy import NoCounts, StdioProxy
 from gateway.transport.memory_budget import Buffers
 
@@ -34,20 +33,21 @@ class StdioApp:
     def __init__(
         self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", access_log: "AccessLog | NoCounts"
     ) -> None:
-        buffers = self._buffers = Buffers(config.limits.held_bytes_max)
+        buffers = Buffers(config.limits.held_bytes_max)
         self._drain_timeout_s = config.limits.drain_timeout
         self._failed = access_log.failed
-        self._client, self._server = Outlet(streams.to_client, buffers), Outlet(streams.to_server, buffers)
         self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
-        self._proxy = StdioProxy(config, self._client, self._server, counts, access_log)
+        # If one side takes no more, the other one's writes fail, as they would without a gateway.
+        self._client = Outlet(streams.to_client, buffers, self._from_server.stop)
+        server = Outlet(streams.to_server, buffers, self._from_client.stop)
+        self._proxy = StdioProxy(config, self._client, server, counts, access_log)
         self.gauges = self._proxy.gauges
 
     async def run(self, ended: "asyncio.Future[int]") -> int:
         """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
-        down = asyncio.create_task(self._down())
-        works: set[asyncio.Future[Any]] = {ended, down}
-        breaks = self._break(self._client, self._from_server), self._break(self._server, self._from_client)
-        works |= {asyncio.create_task(work) for work in (self._up(), self._sweep(), *breaks)}
+        down = asyncio.create_task(self._proxy.serve_server(self._from_server))
+        up = asyncio.create_task(self._proxy.serve_client(self._from_client))
+        works: set[asyncio.Future[Any]] = {ended, down, up, asyncio.create_task(self._sweep())}
         while not ended.done():
             done, works = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
             for work in done:
@@ -61,14 +61,6 @@ class StdioApp:
         self._failed.flush()
         return ended.result()
 
-    async def _up(self) -> None:
-        await self._proxy.serve_client(self._from_client)
-        await self._server.close()
-
-    async def _down(self) -> None:
-        await self._proxy.serve_server(self._from_server)
-        await self._client.close()
-
     async def _rest(self, down: "asyncio.Task[None]") -> None:
         """Wait until the client has all the server's lines. Stop if others hold its output open, and are silent."""
         pieces = -1
@@ -77,12 +69,6 @@ class StdioApp:
             await asyncio.wait({down}, timeout=_SILENCE_S)
         self._from_server.stop()
         await asyncio.wait({down})
-
-    @staticmethod
-    async def _break(sink: Outlet, source: PipeSource) -> None:
-        """If one side takes no more, stop reading the other: its writes then fail, as they would without a gateway."""
-        await sink.broken.wait()
-        source.stop()
 
     async def _sweep(self) -> None:
         while True:
@@ -100,7 +86,8 @@ def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
     return asyncio.run(_serve(child, config, admin))
 
 
-def _end_of(child: Child) -> "asyncio.Future[int]":
+async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    """Serve. What only an operator needs is imported here: that takes longer than all else together."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -109,19 +96,14 @@ def _end_of(child: Child) -> "asyncio.Future[int]":
             loop.call_soon_threadsafe(ended.set_result, status)
 
     child.on_end(told)
-    return ended
-
-
-async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> int:
-    """Serve. What only an operator needs is imported here: that takes longer than all else together."""
     if admin is None and config.traces is None and not log.isEnabledFor(logging.INFO):
-        return await StdioApp(child.streams, config, NoCounts(), NoCounts()).run(_end_of(child))
+        return await StdioApp(child.streams, config, NoCounts(), NoCounts()).run(ended)
     from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Metrics
     from gateway.transport.log_rate_limit import LogLimit
 
     async with AsyncExitStack() as stack:
-        metrics, failed = Metrics(), LogLimit(asyncio.get_running_loop().time)
+        metrics, failed = Metrics(), LogLimit(loop.time)
         make_log: Callable[..., AccessLog] = AccessLog
         if config.traces is not None:
             from gateway.operate.traces import Tracing
@@ -131,7 +113,6 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
             metrics, make_log = tracing.metrics(), tracing.access_log
         metrics.serves([STDIO.upstream], config.metrics.tasks)
         app = StdioApp(child.streams, config, metrics, make_log(metrics, config.log, failed))
-        ended = _end_of(child)
         if admin is not None:
             stack.push_async_callback(await _shown(app, child.name, metrics, admin))
         return await app.run(ended)

@@ -24,8 +24,8 @@ from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
 from gateway.refresh import answer
 from gateway.stdio.lines import Line, LineParser, Sight
-from gateway.stdio.messages import UNANSWERED_MAX, LargeLine, Outlet, Passed, StdioCaller, StdioReply, Unanswered
-from gateway.stdio.pipes import PipeSource
+from gateway.stdio.messages import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
+from gateway.stdio.pipes import Outlet, PipeSource
 from gateway.tasks.observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
 from gateway.tasks.sessions import CapabilityCache, Sessions
 from gateway.transport.memory_budget import Reservation
@@ -79,14 +79,14 @@ class StdioProxy:
                         to.pass_on(line)
                     if number % _LINES_AT_ONCE == 0:
                         await asyncio.sleep(0)
-                reservation.set(parser.pending_bytes)
+                reservation.set(len(parser.pending))
                 await to.drain()
         return parser.rest()
 
     # ---- from the client ----
 
     async def serve_client(self, source: PipeSource) -> None:
-        """Carry all of the client's lines to the server, then let the answers under way end."""
+        """Carry all of the client's lines to the server, let the answers under way end, and close its input."""
         last = await self._carry(source, self._to_server, self._is_answered)
         if self._to_server.is_inside:  # a large line: no request of the gateway's own can follow
             self._caller.end("the client has ended inside a line")
@@ -94,6 +94,7 @@ class StdioProxy:
             await self._answers()
             self._to_server.pass_on(last)
         await self._answers()
+        await self._to_server.close()
 
     async def _answers(self) -> None:
         if self._answering:
@@ -125,10 +126,8 @@ class StdioProxy:
         """A line, or a piece of one, passes unread. It may be a request, whose id can be seen in most."""
         if line.whole and not jsonrpc.looks_like_messages(line.raw):
             return
-        if self._sight is None:
-            self._sight = Sight(line.raw)
-        else:
-            self._sight.feed(line.raw)
+        self._sight = self._sight or Sight(line.raw)
+        self._sight.feed(line.raw)
         if not line.ended:
             return
         request_id, self._sight = self._sight.request_id, None
@@ -169,6 +168,7 @@ class StdioProxy:
         await self._answers()
         if last is not None:
             self._to_client.pass_on(last)
+        await self._to_client.close()
 
     def _piece(self, line: Line) -> None:
         """A large line begins, or goes on, with this piece."""
@@ -177,7 +177,7 @@ class StdioProxy:
             self._to_client.pass_on(piece)
         if line.ended:
             self._large = None
-            if not large.stays and (pending := self._answered(large.id)) is not PLAIN:
+            if not large.stays and (pending := self._answered(large.sight.id)) is not PLAIN:
                 self._take_in(pending.unread())
 
     async def _stays(self, line: Line) -> bool:
@@ -185,18 +185,18 @@ class StdioProxy:
         if not line.whole:
             self._piece(line)
             return True
-        message = jsonrpc.parse(line.raw)
-        if message is None or not message.is_response:
-            if message is None and (unread_id := Sight(line.raw).id) is not None:
-                if self._caller.asked(unread_id):
-                    self._caller.answer(unread_id, None)
-                    return True
-                self._take_in(self._answered(unread_id).unread())  # no JSON, but it ends the wait all the same
-                return False
+        message, message_id = jsonrpc.parse(line.raw), None
+        if message is None:
+            message_id = Sight(line.raw).id
+        elif message.is_response:
+            message_id = jsonrpc.id_of(message.id)
+        if message_id is None:
             self._take_in((UNMATCHED if message is None else PLAIN).message(line.raw))
-        elif self._caller.asked(message_id := jsonrpc.id_of(message.id)):
+        elif self._caller.asked(message_id):
             self._caller.answer(message_id, message)
             return True
+        elif message is None:
+            self._take_in(self._answered(message_id).unread())  # no JSON, but it ends the wait all the same
         else:
             passed = self._unanswered.take(message_id)
             pending = _pending(passed)
@@ -237,7 +237,7 @@ class StdioProxy:
             **self._buffers.gauges(),
             "upstream_up": ("1: the server runs.", {name: 1.0}),
             "requests_in_flight": ("Requests of the client that have not been answered.", {name: passed + answering}),
-            "upstream_requests_in_flight": (_OUT_HELP, {name: passed + len(self._caller)}),
+            "upstream_requests_in_flight": (_OUT_HELP, {name: passed + len(self._caller.waiting)}),
             "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
         }
 

@@ -167,10 +167,6 @@ class Pool:
         """An exchange, to be entered. Entering raises Overloaded, UpstreamUnreachable or UpstreamTimeout."""
         return Call(self, method, client, is_check)
 
-    @property
-    def is_full(self) -> bool:
-        return self.context.slots.is_full
-
     async def connection(self, fresh: bool) -> UpstreamConnection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""
         while self._idle and not fresh:

@@ -45,21 +45,19 @@ class Dialer:
             addresses = await self._addresses() if self._config.socket is None else []
             await self._turn()
             if self._config.socket is not None:
-                _, made = await self._loop.create_unix_connection(
-                    protocol, self._config.socket, ssl=self.tls, server_hostname=self._server_name
-                )
-                return made
+                return await self._open(protocol, self._loop.create_unix_connection, path=self._config.socket)
             delay_s = min(_DELAY_S, self._config.connect_timeout / len(addresses) / 2)
             while len(addresses) > 1:
                 sock, address = await self._race(addresses, delay_s)
                 try:
                     async with asyncio.timeout_at((self._loop.time() + ends_at) / 2):  # half of what is left
                         await self._turn(sock)
-                        return await self._open(protocol, sock=sock)
+                        return await self._open(protocol, self._loop.create_connection, sock=sock)
                 except OSError:
                     self._failed[address] = self._loop.time()
                     addresses.remove(address)
-            return await self._open(protocol, host=addresses[0][4][0], port=self._url.port)
+            host = addresses[0][4][0]
+            return await self._open(protocol, self._loop.create_connection, host=host, port=self._url.port)
 
     async def _turn(self, sock: socket.socket | None = None) -> None:
         """Wait for a turn of the loop that has begun few connections. If that is given up, the socket is closed."""
@@ -103,7 +101,8 @@ class Dialer:
         self._failed.update((begun[sock], now) for sock in takewhile(lambda sock: sock is not made, begun))
         return made, begun[made]
 
-    async def _open(self, protocol: Callable[[], _Protocol], **to: Any) -> _Protocol:
+    async def _open(self, protocol: Callable[[], _Protocol], connect: Callable[..., Any], **to: Any) -> _Protocol:
         """A connection over a socket, which is closed if that fails (twice by uvloop before 0.23); or to an address."""
-        _, made = await self._loop.create_connection(protocol, ssl=self.tls, server_hostname=self._server_name, **to)
+        made: _Protocol
+        _, made = await connect(protocol, ssl=self.tls, server_hostname=self._server_name, **to)
         return made

@@ -133,7 +133,7 @@ async def watch(pool: Pool) -> None:
 
 async def _probe(pool: Pool, check: HealthCheck | None) -> None:
     """Probe once. What the connection or the exchange shows, the pool tells the state; a check adds what it found."""
-    if pool.is_full:  # no slot for a probe: requests under way will tell
+    if pool.context.slots.is_full:  # no slot for a probe: requests under way will tell
         return
     with suppress(GatewayError):
         if check is not None:

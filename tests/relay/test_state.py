@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,8 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     port = server.sockets[0].getsockname()[1]
     url = Url("http", "127.0.0.1", port, "/mcp")
     configs = [Config(name=f"u{number}", url=url) for number in range(50)]
-    shared, loop = (Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()), asyncio.get_running_loop()
+    shared: tuple[Any, ...] = Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()
+    loop = asyncio.get_running_loop()
     pools = [Pool(each, *shared, UpstreamContext(each.name), Dialer(each, loop)) for each in configs]
     began_at = monotonic()
     for pool in pools:

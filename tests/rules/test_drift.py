@@ -35,16 +35,16 @@ def test_only_so_many_sessions_are_followed_and_none_for_ever() -> None:
     drift = IdentityDrift()
     for session in range(10 * module._SESSIONS_MAX):
         drift.note(session, b"", [], 0.0)
-    assert len(drift) == module._SESSIONS_MAX
+    assert len(drift.sessions) == module._SESSIONS_MAX
     assert not drifts(drift, "new", 2 * IDENTITIES_MIN, module._IDLE_S - 1)
     assert drifts(drift, 0, IDENTITIES_MIN + 1, module._IDLE_S - 1)
     assert drifts(drift, "new", 2 * IDENTITIES_MIN, module._IDLE_S)
-    assert len(drift) == module._SESSIONS_MAX
+    assert len(drift.sessions) == module._SESSIONS_MAX
 
 
 def test_large_heads_take_little() -> None:
     drift, many = IdentityDrift(), [(b"f%d" % n, b"x") for n in range(module._FIELDS_MAX)]
-    assert not drifts(drift, 1, 2 * IDENTITIES_MIN, fields=many) and len(drift) == 0
+    assert not drifts(drift, 1, 2 * IDENTITIES_MIN, fields=many) and len(drift.sessions) == 0
     for session in range(module._SESSIONS_MAX):
         drifts(drift, session, 2 * IDENTITIES_MIN, fields=[(b"f%d" % n, b"x" * 600) for n in range(90)])
     kept = sum(
