@@ -1,32 +1,39 @@
-"""The caller of a request: its upstream, target and header fields as they go up; and its reply to a filtered list.
+"""The caller of a request, if it may come in: its upstream, target and header fields as they go up; and its reply to a
+filtered list.
 
-In: the head of a request, and where it leads. Out: what follows from them, worked out when it is first asked for.
+In: the head of a request. Out: what follows from them, worked out when it is first asked for.
 Always: a caller is kept for a head that comes again (head_cache.py), so nothing in it is of one request.
 """
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import time
 from typing import Any, Final
 
 from gateway.caller_identity import Key, network, proof, rate_limit_key, telling, who
+from gateway.config import Config
 from gateway.downstream.exchange import Exchange
+from gateway.downstream.host_origin_check import HostCheck
+from gateway.errors import Loop, NoUpstream
 from gateway.http.addresses import Move, misplaced
 from gateway.http.codings import with_readable
 from gateway.http.fields import EVENT_STREAM, FILTER, JSON, Headers
-from gateway.http.head_cache import HeadBytes
+from gateway.http.head_cache import HeadBytes, HeadCache
 from gateway.http.request_parser import Head
 from gateway.http.response_parser import authenticates_connection
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
-from gateway.relay.routes import Route
+from gateway.relay.routes import Route, by_precedence
+from gateway.transport.base_connection import Links
+from gateway.upstream.connection_pool import Pool
 from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel
 from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.identity")
 
+_ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
 BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
 # The message endpoint of HTTP+SSE names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
@@ -185,6 +192,48 @@ class HttpCaller:
         """The key of the session with that id, which `initialize` has just opened for the caller."""
         asks = who(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
         return Key.of(self.upstream.name, self.target, session_id, asks)
+
+
+class Admission:
+    """The callers of one configuration."""
+
+    def __init__(self, config: Config, pools: Mapping[str, Pool], links: Links) -> None:
+        self.heads: HeadCache[HttpCaller] = HeadCache()  # of requests that came before, which are not read again
+        self._links = links
+        self._host_check = HostCheck(config.listen, config)
+        self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
+
+    def caller_of(self, exchange: Exchange) -> HttpCaller:
+        """The caller of a request that may come in. Raises Loop, Forbidden, NoUpstream or Ambiguous."""
+        if self._links.has_other_end_of(exchange.connection):
+            raise Loop("this request comes from taskgate itself: the url of an upstream leads back to it")
+        head = exchange.request.head
+        caller: HttpCaller | None = head.remembered
+        if caller is None or caller.table is not self.heads:
+            self._host_check.check(head.headers)
+            caller = HttpCaller(self.heads, head, exchange.connection.address, *self._lead(exchange))
+            exchange.authenticates = caller.authenticates
+            if head.raw and not caller.authenticates:
+                kept = exchange.connection.cached_heads.keep(self.heads, head.raw, head.body_bytes, caller)
+                caller.is_kept = kept
+            head.raw = b""
+        return caller
+
+    def _lead(self, exchange: Exchange) -> tuple[Route, bytes, Headers]:
+        """The way of a request, and its target and fields as they go up. Raises NoUpstream or Ambiguous.
+
+        The error names the addresses of the `Host` that was asked.
+        """
+        came = exchange.request.headers
+        host = (came.get(b"host") or b"").decode("latin-1")
+        for route in self._routes:
+            target = route.target(host, exchange.request.target)
+            if target is not None:
+                return route, target, route.headers(exchange, host)
+        bases = [(r.addresses.base(came, r.is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]
+        found = [base + path for base, path in bases if base][:_ADDRESSES_TOLD_MAX]
+        at = f"; at this host there are {', '.join(found)}" if found else ""
+        raise NoUpstream(f"no upstream is configured for this host and path{at}")
 
 
 @dataclass(eq=False)

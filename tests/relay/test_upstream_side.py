@@ -16,7 +16,7 @@ from gateway.http.fields import Headers
 from gateway.http.head_cache import HeadCache
 from gateway.http.response_parser import authenticates_connection
 from gateway.operate.metrics import Metrics
-from gateway.relay.admission import Admission
+from gateway.relay.caller import Admission
 from gateway.relay.pump import relay
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
