@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import time
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gateway.caller_identity import Key, network, proof, rate_limit_key, telling, who
 from gateway.config import Config
@@ -34,7 +34,6 @@ from gateway.upstream.server_connection import Response
 log = logging.getLogger("taskgate.identity")
 
 _ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
-BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
 # The message endpoint of HTTP+SSE names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 
@@ -47,8 +46,8 @@ class HttpCaller:
     """
 
     __slots__ = (
-        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_proof", "_route", "_up", "authenticates",
-        "drifts", "head", "headers", "identity_headers", "is_kept", "pool", "table", "target", "upstream",
+        "_address", "_is_accepted", "_key", "_move", "_proof", "_route", "_up", "authenticates", "drifts",
+        "head", "headers", "identity_headers", "is_kept", "pool", "table", "target", "upstream",
     )  # fmt: skip
 
     def __init__(self, table: object, head: Head, address: str, route: Route, target: bytes, headers: Headers) -> None:
@@ -65,8 +64,7 @@ class HttpCaller:
         self.is_kept = False
         self._up: HeadBytes | None = None
         self._key: Key | None = None
-        self._knows_move = False  # worked out when it is first asked for
-        self._move: Move | None = None
+        self._move: Move | Literal[False] | None = False  # worked out when it is first asked for
         self._proof: str | None = None
         self._is_accepted = False
         self.drifts = False  # the caller is another than those of the requests before (identity_drift.py)
@@ -86,8 +84,7 @@ class HttpCaller:
     @property
     def move(self) -> Move | None:
         """The move of the upstream's addresses to where this client is; None if they stay."""
-        if not self._knows_move:
-            self._knows_move = True
+        if self._move is False:
             self._move = self._route.addresses.move(self.head.headers, self.headers, self._route.is_tls)
         return self._move
 
@@ -117,7 +114,7 @@ class HttpCaller:
         """Whether the server may refuse the request for its revision or its `Accept`, and so is asked (DESIGN 5.1)."""
         version = self.headers.get(b"mcp-protocol-version")
         accepted = {member.partition(b";")[0].strip() for member in self.headers.tokens(b"accept")}
-        return version not in (None, LAST_REVISION) or not accepted >= BOTH_TYPES
+        return version not in (None, LAST_REVISION) or not accepted >= {JSON, EVENT_STREAM}
 
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
         """A channel for requests of the gateway's own in the caller's name; with `as_it_came`, and its own `Accept`."""

@@ -24,8 +24,7 @@ from gateway.upstream.server_connection import Response
 SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 
 
-Choose: TypeAlias = Callable[[Response], Inspector | None]
-"""Called when the response's head has come: what is done with its body; None if it passes."""
+Choose: TypeAlias = Callable[[Response], Inspector | None]  # of a head that has come; None: its body passes
 
 
 async def relay(exchange: Exchange, caller: HttpCaller, choose: Choose) -> None:

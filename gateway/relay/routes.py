@@ -64,16 +64,15 @@ def check(config: Config) -> None:
 class Matcher:
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
-        self._host = upstream.match.host
         self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
 
     def is_at(self, host: str) -> bool:
         """Whether a request with this `Host` may be for it, whatever its path."""
-        return self._host is None or self._host == host_name(host)
+        return self.upstream.match.host in (None, host_name(host))
 
     def target(self, host: str, target: bytes) -> bytes | None:
         """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
-        if self._host is not None and not self.is_at(host):
+        if self.upstream.match.host is not None and not self.is_at(host):
             return None
         if not self.prefix:
             return target

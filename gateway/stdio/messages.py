@@ -205,9 +205,8 @@ class Unanswered:
         """The request that a response with that id answers; None if none waits."""
         passed = self._pop(message_id)
         if passed is not None and passed.times + passed.cancelled > 1:
-            waits = passed.times > 0  # those that were not cancelled are answered first
-            left = passed._replace(times=passed.times - waits, cancelled=passed.cancelled - (not waits))
-            self._keep(message_id, left)
+            live = passed.times > 0  # those that were not cancelled are answered first
+            self._keep(message_id, passed._replace(times=passed.times - live, cancelled=passed.cancelled - (not live)))
         return passed
 
     def _keep(self, message_id: Id, passed: Passed) -> None:

@@ -30,7 +30,6 @@ class Dialer:
 
     def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop, kept: ssl.SSLContext | None = None) -> None:
         self._config = config
-        self._url = config.url
         self.where = config.socket or f"{bracketed(config.url.host)}:{config.url.port}"
         self._loop = loop
         self._begun = Capacity(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
@@ -57,7 +56,7 @@ class Dialer:
                     self._failed[address] = self._loop.time()
                     addresses.remove(address)
             host = addresses[0][4][0]
-            return await self._open(protocol, self._loop.create_connection, host=host, port=self._url.port)
+            return await self._open(protocol, self._loop.create_connection, host=host, port=self._config.url.port)
 
     async def _turn(self, sock: socket.socket | None = None) -> None:
         """Wait for a turn of the loop that has begun few connections. If that is given up, the socket is closed."""
@@ -77,7 +76,8 @@ class Dialer:
 
     async def _addresses(self) -> list[AddrInfoType]:
         """The addresses of the upstream's host: the families in turn, each in the order of the system (RFC 8305, 4)."""
-        found = dict.fromkeys(await self._loop.getaddrinfo(self._url.host, self._url.port, type=socket.SOCK_STREAM))
+        host, port = self._config.url.host, self._config.url.port
+        found = dict.fromkeys(await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         now = self._loop.time()
         self._failed = {a: at for a, at in self._failed.items() if a in found and now - at < _LAST_S}
         families = [[a for a in found if a[0] == family] for family in dict.fromkeys(a[0] for a in found)]

@@ -35,7 +35,6 @@ class UpstreamState(Enum):
 
 
 UP: Final = UpstreamState.UP  # to get a member from its class costs a call of a function
-_ASKED_LITTLE: Final = (UpstreamState.NOT_ASKED, UP)
 
 
 class UpstreamHealth:
@@ -51,7 +50,7 @@ class UpstreamHealth:
 
     @property
     def is_down(self) -> bool:
-        return self.now not in _ASKED_LITTLE
+        return self.now not in (UP, UpstreamState.NOT_ASKED)
 
     @property
     def name(self) -> str:

@@ -62,8 +62,7 @@ class HttpChannel:
     @cached_property
     def _post(self) -> tuple[bytes, bytes]:
         """The head of a POST, before and behind the value of `Content-Length`: pages differ in nothing else."""
-        length = (b"Content-Length", b"")
-        head = self._head(b"POST", (b"Content-Type", b"application/json"), *self._accept, length)
+        head = self._head(b"POST", (b"Content-Type", b"application/json"), *self._accept, (b"Content-Length", b""))
         before, name, behind = head.rpartition(b"\r\nContent-Length: ")
         return before + name, behind
 
@@ -80,7 +79,12 @@ class HttpChannel:
                 stream.parser = sse.Parser(self._pool.limits.inspected_event_bytes_max, _MARKS, reads_all=True)
                 answer = await self._read_stream(response, raw_id, stream)
                 if answer is not None:
-                    self._read_on(leaving, response, stream)
+                    others = self._pool.links.reading_on
+                    has_room = len(others) < READ_ON_MAX and not self._pool.context.slots.is_full
+                    if has_room and not response.body.is_whole:
+                        task = asyncio.create_task(self._read_rest(leaving.pop_all(), response, stream))
+                        others.add(task)
+                        task.add_done_callback(others.discard)
                     return answer
             if stream.last_id is None:
                 raise UpstreamBroken("the upstream ended the stream before its response")
@@ -149,14 +153,6 @@ class HttpChannel:
             elif message is not None or jsonrpc.looks_like_messages(data):
                 await self._on_message(data)
         return answer
-
-    def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
-        reading_on = self._pool.links.reading_on
-        if response.body.is_whole or len(reading_on) >= READ_ON_MAX or self._pool.context.slots.is_full:
-            return
-        task = asyncio.create_task(self._read_rest(leaving.pop_all(), response, stream))
-        reading_on.add(task)
-        task.add_done_callback(reading_on.discard)
 
     async def _read_rest(self, call: AsyncExitStack, response: Response, stream: "_Stream") -> None:
         async with call:

@@ -23,7 +23,6 @@ from gateway.upstream.health import UpstreamHealth
 
 log = logging.getLogger("taskgate.upstream")
 
-_OF_THE_UPSTREAM: Final = (UpstreamBroken, UpstreamTimeout)  # any other error is the gateway's own
 _NEVER: Final = float("inf")
 # After each `_INFORMED_AT_ONCE` 1xx responses the upstream is not read for a while: one costs a hundred times as
 # much as its bytes would in a body.
@@ -66,10 +65,8 @@ class Response:
 class Requestor(Protocol):
     """For whom a request goes up."""
 
-    authenticates: bool
-    """Request or response is a part of the authentication of a connection, which then serves no other exchange."""
-    waits_for_news: bool
-    """The response may take any time."""
+    authenticates: bool  # it is a part of the authentication of a connection, which then serves no other exchange
+    waits_for_news: bool  # the response may take any time
 
     def inform(self, status: int, reason: bytes, headers: Headers) -> bool:
         """A 1xx response. True if no more is taken now."""
@@ -111,7 +108,6 @@ class UpstreamConnection(Wire):
         self._method, self._client = method, client
         self._reader.begin()
         self._head = self.loop.create_future()
-        self._response = None
         self.deadline = _NEVER
         self.answered = self.reusable = False  # answered: some byte of a response has arrived
         self.moved, self.still_since = True, 0.0  # moved: since the last sweep of the pool
@@ -263,7 +259,7 @@ class UpstreamConnection(Wire):
             head.set_exception(error)
             head.exception()  # counts as retrieved: perhaps nobody awaits it
         is_idle_close = self.used and not self.answered and not isinstance(error, UpstreamTimeout)
-        if failed and isinstance(error, _OF_THE_UPSTREAM) and not is_idle_close:
+        if failed and isinstance(error, UpstreamBroken | UpstreamTimeout) and not is_idle_close:  # no other is its own
             self.pool.state.silent(str(error))
 
 

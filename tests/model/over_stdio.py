@@ -110,7 +110,7 @@ class Process:
         self._from_client, self._from_server = _Source(loop), _Source(loop)
         buffers = Buffers(config.limits.held_bytes_max)
         to_client, to_server = _Outlet(loop, self._at_client, buffers), _Outlet(loop, self._at_server, buffers)
-        self._proxy = StdioProxy(config, to_client, to_server, NoCounts(), NoCounts())
+        self._proxy = StdioProxy(config, to_client, to_server, NoCounts())
         self._proxy.sessions.lives = client.lives
         self._works = [
             loop.create_task(self._proxy.serve_client(self._from_client)),

@@ -120,7 +120,7 @@ async def test_a_head_that_is_remembered_is_looked_at_once(gateways: Gateways) -
             await one.send(rig.post(filtered()))
             assert (await one.response(number)).status == 200
         [pool] = rig.app._pools.of.values()
-        [last] = pool.context.drift._sessions.values()
+        [last] = pool.context.drift.sessions.values()
         assert len(last.seen) == 1
 
 

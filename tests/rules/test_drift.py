@@ -48,7 +48,7 @@ def test_large_heads_take_little() -> None:
     for session in range(module._SESSIONS_MAX):
         drifts(drift, session, 2 * IDENTITIES_MIN, fields=[(b"f%d" % n, b"x" * 600) for n in range(90)])
     kept = sum(
-        sys.getsizeof(part) for last in drift._sessions.values() for part in (last.seen, last.fields, *last.fields)
+        sys.getsizeof(part) for last in drift.sessions.values() for part in (last.seen, last.fields, *last.fields)
     )
     assert kept < 4 << 20
 
