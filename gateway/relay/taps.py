@@ -178,7 +178,10 @@ class EventTap:
 
         Returns the beginning of an event that never ended, inspected: some clients read it without its blank line.
         """
-        out, rest = self.through(b""), self._parser.rest()
+        out = b"" if self._decode is bytes else self.through(b"")
+        if not self._parser.pending_bytes:
+            return out
+        rest = self._parser.rest()
         read = self._events(b"\n\n")
         return out + (rest if read.startswith(rest) else read) if self._to.edits else b""
 
