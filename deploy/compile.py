@@ -30,7 +30,7 @@ MODULES: Final = (
         "upstream/own_requests",
         "upstream/connection_pool",
     ),
-    *(f"relay/{name}" for name in ("admission", "caller", "pump", "routes", "taps")),
+    *(f"relay/{name}" for name in ("caller", "pump", "routes", "taps")),
 )
 
 

@@ -250,7 +250,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
     except child.NotStarted as error:
         _fail(error, error.status)
     from gateway import config  # while the server starts
-    from gateway.stdio import stdio_app as app  # while the server starts
+    from gateway.stdio import stdio_proxy as app  # while the server starts
 
     try:
         status = app.run(server, settings or config.StdioConfig(), admin)

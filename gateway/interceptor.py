@@ -22,7 +22,7 @@ from gateway.http.fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.relay.caller import HttpCaller
-from gateway.relay.taps import Hold, Inspector
+from gateway.relay.taps import Inspector
 from gateway.tasks.observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.sessions import Sessions
 from gateway.upstream.server_connection import Response
@@ -78,9 +78,9 @@ class Interceptor:
                 return None
             if is_well_known(caller.target):
                 unread = partial(log.warning, "an authorization document passed unread")
-                return Inspector(move.document, unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
+                return Inspector(move.document, unread, (), True, DOCUMENT_BYTES_MAX)
             # It may be the metadata of a resource, anywhere; servers write its head and its body together.
-            return Inspector(self._metadata, nothing, edits=True, hold=Hold(DOCUMENT_BYTES_MAX, 0.5))
+            return Inspector(self._metadata, nothing, (), True, DOCUMENT_BYTES_MAX, 0.5)
         is_initialize = pending.kind is RequestKind.INITIALIZE
         if kind != EVENT_STREAM and not (pending.may_tell or (is_initialize and kind == JSON)):
             return None

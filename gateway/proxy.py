@@ -1,6 +1,6 @@
 """The entry: what happens to each request of a client.
 
-    from the gateway itself               508                              relay/admission.py
+    from the gateway itself               508                              relay/caller.py
     `Host` or `Origin` not allowed        403                              downstream/host_origin_check.py
     for no upstream                       404                              relay/routes.py
     too many task operations              429, if configured               guards.py
@@ -27,8 +27,7 @@ from gateway.operate.metrics import Metrics
 from gateway.own_tasks_guard import OwnTasksGuard, OwnTasksInterceptor
 from gateway.refresh.answer import Answerer
 from gateway.relay import error_response
-from gateway.relay.admission import Admission
-from gateway.relay.caller import HttpCaller, HttpReply
+from gateway.relay.caller import Admission, HttpCaller, HttpReply
 from gateway.relay.pump import relay
 from gateway.tasks.sessions import Sessions
 from gateway.transport.base_connection import Links

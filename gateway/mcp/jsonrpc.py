@@ -118,7 +118,8 @@ _reader = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 def batch_size(data: bytes) -> int:
     """How many messages a batch has (2025-03-26); 0 if `data` is no array."""
-    return len(decoded(_items, data) or ())
+    items = decoded(_items, data) or []
+    return len(items)
 
 
 def looks_like_messages(data: bytes) -> bool:

@@ -159,10 +159,10 @@ _task = msgspec.json.Decoder(_Stated)
 
 def tool_of(request: Message | None) -> str:
     """The first characters of the name of the tool that a request calls; else its method; "" if it is unknown."""
-    method = "" if request is None else request.method or ""
-    if request is None or method != "tools/call":
-        return method[:TOOL_CHARS_MAX]
-    return (jsonrpc.text(jsonrpc.member(request.params, "name")) or method)[:TOOL_CHARS_MAX]
+    if request is None:
+        return ""
+    tool = jsonrpc.text(jsonrpc.member(request.params, "name")) if request.method == "tools/call" else None
+    return (tool or request.method or "")[:TOOL_CHARS_MAX]
 
 
 def has_failed(result: msgspec.Raw) -> bool:

@@ -7,7 +7,7 @@ no memory (DESIGN 7). Work is in proportion to bytes: neighbouring events withou
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -100,10 +100,6 @@ class Parser:
     them are read.
     """
 
-    __slots__ = (
-        "_first", "_has_cr", "_line_ended", "_marks", "_pending", "_reads_all", "_skipping", "event_bytes_max",
-    )  # fmt: skip
-
     def __init__(self, event_bytes_max: int, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
         self.event_bytes_max = event_bytes_max
         self._marks = marks
@@ -128,8 +124,7 @@ class Parser:
             self._skipping, searched = False, 0
             events.append(Event(self._take(end), whole=False))
         if not self._skipping and (end := _last_end(pending, searched, len(pending), only_lf)) >= 0:
-            block = self._take(end)
-            events += self._split(block, self._marked(block, searched))
+            events += self._split(self._take(end), searched)
         if len(pending) > 1 and (self._skipping or len(pending) > self.event_bytes_max):
             self._skipping = True
             events.append(Event(self._take(-1), whole=False))  # the last byte may begin a blank line
@@ -156,26 +151,11 @@ class Parser:
         self._has_cr = self._has_cr and b"\r" in self._pending
         return taken
 
-    def _split(self, block: bytes, marked: Iterable[tuple[int, int]]) -> list[Event]:
-        """The events in a block of whole events. Those at `marked` have a mark."""
+    def _split(self, block: bytes, searched: int) -> list[Event]:
+        """The events in a block of whole events; each with a mark by itself. No blank line ends before `searched`."""
         events: list[Event] = []
-        room = len(block) if self._reads_all else min(_MARKED_MAX, _MARKED_MIN + len(block) // _MARKED_BYTES_MIN)
-        behind = 0
-        for start, end in marked:
-            if start > behind:
-                events.append(Event(block[behind:start], marked=False))
-            if not room:
-                return [*events, Event(block[start:], whole=False)]
-            room -= 1
-            raw, behind = block[start:end], end
-            events.append(Event(raw, self._is_readable(raw), self._first and not events and raw.startswith(_BOM)))
-        if behind < len(block):
-            events.append(Event(block[behind:], marked=False))
-        return events
-
-    def _marked(self, block: bytes, searched: int) -> Iterator[tuple[int, int]]:
-        """The (start, end) of each event in a block that has a mark. No blank line ends before `searched`."""
         size, only_lf, end = len(block), b"\r" not in block, 0
+        room = size if self._reads_all else min(_MARKED_MAX, _MARKED_MIN + size // _MARKED_BYTES_MIN)
         offsets = [-1] * len(self._marks)
         while True:
             # If there is no further mark, -1 becomes the size.
@@ -183,11 +163,18 @@ class Parser:
                 at if at >= end else block.find(mark, end) % (size + 1)
                 for at, mark in zip(offsets, self._marks, strict=True)
             ]
-            if (at := min(offsets, default=size)) == size:
-                return
-            start = max(end, _last_end(block, max(end, searched), at, only_lf))
+            at = min(offsets, default=size)
+            start = size if at == size else max(end, _last_end(block, max(end, searched), at, only_lf))
+            if start > end:
+                events.append(Event(block[end:start], marked=False))
+            if start == size:
+                return events
+            if not room:
+                return [*events, Event(block[start:], whole=False)]
+            room -= 1
             end = _first_end(block, max(at, searched), only_lf)
-            yield start, end
+            raw = block[start:end]
+            events.append(Event(raw, self._is_readable(raw), self._first and not events and raw.startswith(_BOM)))
 
     def _is_readable(self, raw: bytes) -> bool:
         """Whether an event is within the limits. Leading blank lines do not count; one blank line behind it counts."""

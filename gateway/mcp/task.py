@@ -134,13 +134,12 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
         wire = read(raw)
     except UNREADABLE as error:
         raise TaskError(str(error)) from None
-    task_id = wire.taskId
-    if len(task_id) > ID_CHARS_MAX:
+    if len(wire.taskId) > ID_CHARS_MAX:
         raise TaskError(f"a `taskId` of more than {ID_CHARS_MAX} characters")
     created, updated = told_instant(wire.createdAt), told_instant(wire.lastUpdatedAt)
     ends = NO_END if wire.ttl is None or created == UNKNOWN else EPOCH_UNIX_S + created / _SECOND + wire.ttl / 1000
     status = _SHARED_STATUS.get(wire.status, OTHER)
-    return Task(task_id, status, created, created if updated == created else updated, bytes(raw), method, 0, ends)
+    return Task(wire.taskId, status, created, created if updated == created else updated, bytes(raw), method, 0, ends)
 
 
 _SHARED_STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks

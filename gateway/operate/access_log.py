@@ -53,7 +53,7 @@ class AccessLog:
     """Records each request that has ended. The lines in `failed` outlive a reload, since their causes do."""
 
     def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit) -> None:
-        self._metrics = metrics
+        self.metrics = self._metrics = metrics
         self.failed = failed
         self._level = logging.INFO if config.access else logging.DEBUG
         self._audits = config.audit

@@ -1,33 +1,39 @@
-"""The caller of a request: its upstream, target and header fields as they go up; and its reply to a filtered list.
+"""The caller of a request, if it may come in: its upstream, target and header fields as they go up; and its reply to a
+filtered list.
 
-In: the head of a request, and where it leads. Out: what follows from them, worked out when it is first asked for.
+In: the head of a request. Out: what follows from them, worked out when it is first asked for.
 Always: a caller is kept for a head that comes again (head_cache.py), so nothing in it is of one request.
 """
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import time
-from typing import Final
+from typing import Final, Literal
 
 from gateway.caller_identity import Key, network, proof, rate_limit_key, telling, who
+from gateway.config import Config
 from gateway.downstream.exchange import Exchange
-from gateway.http.addresses import Move
+from gateway.downstream.host_origin_check import HostCheck
+from gateway.errors import Loop, NoUpstream
+from gateway.http.addresses import Move, misplaced
 from gateway.http.codings import with_readable
 from gateway.http.fields import EVENT_STREAM, FILTER, JSON, Headers
-from gateway.http.head_cache import HeadBytes
+from gateway.http.head_cache import HeadBytes, HeadCache
 from gateway.http.request_parser import Head
 from gateway.http.response_parser import authenticates_connection
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
-from gateway.relay.routes import Route
-from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel, misplaced_at
+from gateway.relay.routes import Route, by_precedence
+from gateway.transport.base_connection import Links
+from gateway.upstream.connection_pool import Pool
+from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel
 from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.identity")
 
-BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
+_ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
 # The message endpoint of HTTP+SSE names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 
@@ -40,8 +46,8 @@ class HttpCaller:
     """
 
     __slots__ = (
-        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_proof", "_route", "_up",
-        "authenticates", "drifts", "head", "headers", "is_kept", "pool", "table", "target", "upstream",
+        "_address", "_is_accepted", "_key", "_move", "_proof", "_route", "_up", "authenticates", "drifts",
+        "head", "headers", "identity_headers", "is_kept", "pool", "table", "target", "upstream",
     )  # fmt: skip
 
     def __init__(self, table: object, head: Head, address: str, route: Route, target: bytes, headers: Headers) -> None:
@@ -49,6 +55,7 @@ class HttpCaller:
         self.head = head
         self.upstream = route.upstream
         self.pool = route.pool
+        self.identity_headers = route.identity_headers
         self.target = target
         self.headers = headers
         self._address = address
@@ -57,8 +64,7 @@ class HttpCaller:
         self.is_kept = False
         self._up: HeadBytes | None = None
         self._key: Key | None = None
-        self._knows_move = False  # worked out when it is first asked for
-        self._move: Move | None = None
+        self._move: Move | Literal[False] | None = False  # worked out when it is first asked for
         self._proof: str | None = None
         self._is_accepted = False
         self.drifts = False  # the caller is another than those of the requests before (identity_drift.py)
@@ -78,8 +84,7 @@ class HttpCaller:
     @property
     def move(self) -> Move | None:
         """The move of the upstream's addresses to where this client is; None if they stay."""
-        if not self._knows_move:
-            self._knows_move = True
+        if self._move is False:
             self._move = self._route.addresses.move(self.head.headers, self.headers, self._route.is_tls)
         return self._move
 
@@ -88,7 +93,9 @@ class HttpCaller:
 
     def misplaced(self, status: int, location: bytes) -> str:
         """What an answer of the upstream's says of the address that was asked, in words; empty if nothing."""
-        return misplaced_at(self.upstream, self.target, self.headers, status, location)
+        url = self.upstream.url
+        asked = b"%b://%b%b" % (url.scheme.encode(), self.headers.get(b"host") or b"", self.target)
+        return misplaced(status, location.decode("latin-1"), asked.decode("latin-1"), url.path)
 
     @property
     def is_of_http_sse(self) -> bool:
@@ -107,12 +114,12 @@ class HttpCaller:
         """Whether the server may refuse the request for its revision or its `Accept`, and so is asked (DESIGN 5.1)."""
         version = self.headers.get(b"mcp-protocol-version")
         accepted = {member.partition(b";")[0].strip() for member in self.headers.tokens(b"accept")}
-        return version not in (None, LAST_REVISION) or not accepted >= BOTH_TYPES
+        return version not in (None, LAST_REVISION) or not accepted >= {JSON, EVENT_STREAM}
 
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
         """A channel for requests of the gateway's own in the caller's name; with `as_it_came`, and its own `Accept`."""
         accept = [(b"Accept", value) for value in self.headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
-        return HttpChannel(self.pool, self.target, self.headers, accept, self.note_cors, on_message)
+        return HttpChannel(self.pool, self.target, self.headers, accept, self.misplaced, self.note_cors, on_message)
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
@@ -159,11 +166,6 @@ class HttpCaller:
         return self.pool.context.cors.fields(origin, self.target, self.key.identity)
 
     @property
-    def identity_headers(self) -> frozenset[bytes]:
-        """The configured `identity_headers`, in lower case; empty where any field may carry an identity."""
-        return frozenset(name.lower().encode() for name in self.upstream.identity_headers or ())
-
-    @property
     def filter(self) -> str | None:
         """The criteria in the header, for lists that have none of their own; None if there is no such field."""
         value = self.head.headers.get(FILTER)
@@ -187,6 +189,48 @@ class HttpCaller:
         """The key of the session with that id, which `initialize` has just opened for the caller."""
         asks = who(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
         return Key.of(self.upstream.name, self.target, session_id, asks)
+
+
+class Admission:
+    """The callers of one configuration."""
+
+    def __init__(self, config: Config, pools: Mapping[str, Pool], links: Links) -> None:
+        self.heads: HeadCache[HttpCaller] = HeadCache()  # of requests that came before, which are not read again
+        self._links = links
+        self._host_check = HostCheck(config.listen, config)
+        self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
+
+    def caller_of(self, exchange: Exchange) -> HttpCaller:
+        """The caller of a request that may come in. Raises Loop, Forbidden, NoUpstream or Ambiguous."""
+        if self._links.has_other_end_of(exchange.connection):
+            raise Loop("this request comes from taskgate itself: the url of an upstream leads back to it")
+        head = exchange.request.head
+        caller: HttpCaller | None = head.remembered
+        if caller is None or caller.table is not self.heads:
+            self._host_check.check(head.headers)
+            caller = HttpCaller(self.heads, head, exchange.connection.address, *self._lead(exchange))
+            exchange.authenticates = caller.authenticates
+            if head.raw and not caller.authenticates:
+                kept = exchange.connection.cached_heads.keep(self.heads, head.raw, head.body_bytes, caller)
+                caller.is_kept = kept
+            head.raw = b""
+        return caller
+
+    def _lead(self, exchange: Exchange) -> tuple[Route, bytes, Headers]:
+        """The way of a request, and its target and fields as they go up. Raises NoUpstream or Ambiguous.
+
+        The error names the addresses of the `Host` that was asked.
+        """
+        came = exchange.request.headers
+        host = (came.get(b"host") or b"").decode("latin-1")
+        for route in self._routes:
+            target = route.target(host, exchange.request.target)
+            if target is not None:
+                return route, target, route.headers(exchange, host)
+        bases = [(r.addresses.base(came, r.is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]
+        found = [base + path for base, path in bases if base][:_ADDRESSES_TOLD_MAX]
+        at = f"; at this host there are {', '.join(found)}" if found else ""
+        raise NoUpstream(f"no upstream is configured for this host and path{at}")
 
 
 @dataclass(eq=False)

@@ -24,8 +24,7 @@ from gateway.upstream.server_connection import Response
 SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 
 
-Choose: TypeAlias = Callable[[Response], Inspector | None]
-"""Called when the response's head has come: what is done with its body; None if it passes."""
+Choose: TypeAlias = Callable[[Response], Inspector | None]  # of a head that has come; None: its body passes
 
 
 async def relay(exchange: Exchange, caller: HttpCaller, choose: Choose) -> None:
@@ -76,8 +75,7 @@ async def _pass_while_sending(
         await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_COMPLETED)
         if not responding.done():
             sending.result()  # raises: a request that broke off ends its answer too
-            await asyncio.wait({responding})
-        responding.result()
+        await responding
         while not (sending.done() or call.is_lost):  # the upstream may want the rest all the same
             await asyncio.wait({sending}, timeout=1.0)
     finally:

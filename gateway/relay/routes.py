@@ -64,16 +64,15 @@ def check(config: Config) -> None:
 class Matcher:
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
-        self._host = upstream.match.host
         self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
 
     def is_at(self, host: str) -> bool:
         """Whether a request with this `Host` may be for it, whatever its path."""
-        return self._host is None or self._host == host_name(host)
+        return self.upstream.match.host in (None, host_name(host))
 
     def target(self, host: str, target: bytes) -> bytes | None:
         """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
-        if self._host is not None and not self.is_at(host):
+        if self.upstream.match.host is not None and not self.is_at(host):
             return None
         if not self.prefix:
             return target
@@ -95,7 +94,8 @@ class Route(Matcher):
         self._sent_host = sent.encode() if sent is not None else None
         public, url = upstream.public_url, upstream.url
         self.addresses = Addresses(url.scheme, url.authority, sent, public, self.prefix.decode())
-        self._tells_who = _TELLS_WHO | {name.lower().encode() for name in upstream.identity_headers or ()}
+        # In lower case; none where any field may carry an identity.
+        self.identity_headers = frozenset(name.lower().encode() for name in upstream.identity_headers or ())
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The fields as they go up. Raises Ambiguous where `Connection` hides who asks, or MCP's field stands twice."""
@@ -107,7 +107,7 @@ class Route(Matcher):
         if len(named) > _CONNECTION_MAX:
             raise Ambiguous(f"Connection names more than {_CONNECTION_MAX} fields")
         for name in named:
-            if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
+            if name in _TELLS_WHO or name in self.identity_headers or name.startswith(_TELLS_WHO_BEGIN):
                 raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
         headers = came.end_to_end().without(FILTER)
         if self._sent_host is not None:

@@ -21,13 +21,6 @@ from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
 from gateway.upstream.server_connection import Response
 
 
-class Hold(NamedTuple):
-    """How much of a JSON body is held until it is whole, packed or not, and for how long; others pass unread."""
-
-    bytes_max: int = sys.maxsize  # the configured limit holds as well
-    seconds: float | None = None
-
-
 class Inspector(msgspec.Struct, frozen=True):
     """What is done with a body: it is copied, or edited. It is chosen once, when the response's head has come."""
 
@@ -35,7 +28,8 @@ class Inspector(msgspec.Struct, frozen=True):
     unread: Callable[[], None]  # is told that something passed that could not be read
     marks: Sequence[bytes] = ()  # every event that may hold a message of interest has one of these in it
     edits: bool = False
-    hold: Hold = Hold()  # what is held of a JSON body that is edited
+    hold_bytes_max: int = sys.maxsize  # of a JSON body that is edited: packed or not, as the configured limit; and for
+    hold_s: float | None = None  # how long. Others pass unread
 
     def pass_unread(self, piece: bytes) -> bytes:
         """A piece passes unread. That is told at each one: much time may pass between two."""
@@ -55,21 +49,20 @@ class Tap(NamedTuple):
 async def tap_for(inspector: Inspector, response: Response, limits: Limits, reservation: Reservation) -> Tap:
     """The tap by which an inspector gets a body. One that is edited is framed anew; JSON is held until it is whole."""
     bytes_max, is_stream = limits.inspected_body_bytes_max, response.head.kind == EVENT_STREAM
-    hold_max = bytes_max if is_stream else min(bytes_max, inspector.hold.bytes_max)
+    hold_max = bytes_max if is_stream else min(bytes_max, inspector.hold_bytes_max)
     try:
         decode = decoder(response.head.headers, hold_max)
     except Unreadable:
         return Tap(inspector.pass_unread)
     if is_stream:
         events = EventTap(inspector, decode, limits.inspected_event_bytes_max, reservation)
-        if not inspector.edits:
-            return Tap(events.inspect, events.end)
-        _reframe(response, decode, None)
-        return Tap(events.edit, events.rest, is_edited=True)
+        if inspector.edits:
+            _reframe(response, decode, None)
+        return Tap(events.through, events.end, is_edited=inspector.edits)
     if not inspector.edits:
         copy = BodyTap(inspector, decode, bytes_max, reservation, response.body_bytes)
         return Tap(copy.inspect, copy.end)
-    held, is_whole = await _held(response, inspector.hold.seconds, hold_max, reservation)
+    held, is_whole = await _held(response, inspector.hold_s, hold_max, reservation)
     if not is_whole:
         return Tap(inspector.pass_unread, begun=held)
     try:
@@ -159,8 +152,6 @@ class BodyTap:
 class EventTap:
     """Inspects the events of a stream, and edits them if its inspector does."""
 
-    __slots__ = ("_decode", "_event_bytes_max", "_parser", "_reservation", "_to")
-
     def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, reservation: Reservation) -> None:
         self._to = inspector
         self._decode = decode
@@ -168,35 +159,31 @@ class EventTap:
         self._event_bytes_max = event_bytes_max
         self._reservation = reservation
 
-    def inspect(self, piece: bytes) -> bytes:
-        """Inspect every event that the piece completes; return the piece as it came."""
+    def through(self, piece: bytes) -> bytes:
+        """Inspect every event that the piece completes. Return the piece as it came.
+
+        If they are edited: return them so, and comments, which wait for no event. Raises UpstreamBroken.
+        """
         try:
-            self._events(self._decode(piece))
-        except Unreadable:
+            out = self._events(self._decode(piece))
+        except Unreadable as error:
+            if self._to.edits:
+                raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
             self._decode = _broken
             self._to.unread()
-        return piece
+        return out + self._parser.take_comments() if self._to.edits else piece
 
     def end(self) -> bytes:
-        """The stream is whole. One whose encoding stops short could not be read."""
-        if self._decode is not bytes:
-            self.inspect(b"")
-        if self._parser.pending_bytes:
-            self._events(b"\n\n")  # some clients read a last event that lacks its blank line
-        return b""
+        """The stream is whole. One whose encoding stops short could not be read.
 
-    def edit(self, piece: bytes) -> bytes:
-        """The events that the piece completes, as the inspector returns them, and comments, which wait for no event."""
-        try:
-            return self._events(self._decode(piece)) + self._parser.take_comments()
-        except Unreadable as error:
-            raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
-
-    def rest(self) -> bytes:
-        """The beginning of an event that never ended, inspected. Raises UpstreamBroken if the encoding did not end."""
-        out, rest = self.edit(b""), self._parser.rest()
-        read = self._events(b"\n\n")  # as `end`
-        return out + (rest if read.startswith(rest) else read)
+        Returns the beginning of an event that never ended, inspected: some clients read it without its blank line.
+        """
+        out = b"" if self._decode is bytes else self.through(b"")
+        if not self._parser.pending_bytes:
+            return out
+        rest = self._parser.rest()
+        read = self._events(b"\n\n")
+        return out + (rest if read.startswith(rest) else read) if self._to.edits else b""
 
     def _events(self, plain: bytes) -> bytes:
         out, unread, parser = [], False, self._parser

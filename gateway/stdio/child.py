@@ -41,8 +41,7 @@ class Streams(NamedTuple):
 class Child:
     def __init__(self, command: Sequence[str]) -> None:
         self.name = command[0]
-        self._early: list[int] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] | None = []  # signals, until it has been started
         from_client, to_client = _aside()
         mask = _interrupts_wait()
         for name in _PASSED_ON:
@@ -61,7 +60,8 @@ class Child:
             )
         except OSError as error:
             raise NotStarted(command[0], error) from None
-        for number in self._early:
+        early, self._early = self._early, None
+        for number in early:
             self._pass_on(number, None)
         if mask is not None:
             threading.Thread(target=self._pass_on_interrupts, name="interrupts", daemon=True).start()
@@ -72,26 +72,22 @@ class Child:
         self.streams = Streams(from_client, to_client, from_server, to_server)
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
-        if self._process is None:
+        if self._early is not None:
             self._early.append(number)
         elif not (number == signal.SIGINT and _came_from_terminal()):
             self._process.send_signal(number)
 
     def _pass_on_interrupts(self) -> None:
         """Pass on the interrupts that a program sends. A terminal sends its own to the server too (DESIGN 11.4)."""
-        assert self._process is not None
         while True:
             if signal.sigwaitinfo({signal.SIGINT}).si_code <= _SI_USER:
                 self._process.send_signal(signal.SIGINT)
 
     def on_end(self, told: Callable[[int], None]) -> None:
         """Call `told` in another thread once it has ended: with its exit status, or minus the number of its signal."""
-        process = self._process
-        assert process is not None
-        threading.Thread(target=lambda: told(process.wait()), name="wait", daemon=True).start()
+        threading.Thread(target=lambda: told(self._process.wait()), name="wait", daemon=True).start()
 
     def terminate(self) -> None:
-        assert self._process is not None
         self._process.terminate()
 
 
@@ -167,21 +163,15 @@ def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
 def _came_from_terminal() -> bool:
     """Whether a terminal may have sent this interrupt, on systems that do not tell: then the server has got it, too."""
     try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+        with Path("/dev/tty").open("rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except (OSError, AttributeError):
         return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
 
 
 def _leave_no_core() -> None:
     """Write no core file: where the signal writes one, the server has written its own already."""
-    try:
+    with suppress(ImportError):
         import resource
-    except ImportError:
-        return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

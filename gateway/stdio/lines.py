@@ -34,33 +34,26 @@ class Line(msgspec.Struct):
 class LineParser:
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
-        self._pending = bytearray()
+        self.pending = bytearray()  # of a line that has not ended
         self._large = False  # the line under way is too large: its pieces go out as they come
 
     def feed(self, piece: bytes) -> Iterator[Line]:
         """The lines that a piece completes, and its share of a large one."""
-        start = 0
-        while end := piece.find(b"\n", start) + 1:
-            yield self._take(piece[start:end], ended=True)
-            start = end
-        rest = piece[start:]
-        if rest and (self._large or len(self._pending) + len(rest) > self._line_bytes_max):
+        *lines, rest = piece.split(b"\n")
+        for line in lines:
+            yield self._take(line + b"\n", ended=True)
+        if rest and (self._large or len(self.pending) + len(rest) > self._line_bytes_max):
             yield self._take(rest, ended=False)
         else:
-            self._pending += rest
+            self.pending += rest
 
     def rest(self) -> Line | None:
         """The last line of a stream that ended without LF; else None."""
-        return self._take(b"", ended=False) if self._pending else None
-
-    @property
-    def pending_bytes(self) -> int:
-        """How many bytes are held of a line that has not ended."""
-        return len(self._pending)
+        return self._take(b"", ended=False) if self.pending else None
 
     def _take(self, data: bytes, ended: bool) -> Line:
-        raw = bytes(self._pending) + data
-        self._pending.clear()
+        raw = bytes(self.pending) + data
+        self.pending.clear()
         whole = not self._large and len(raw) <= self._line_bytes_max
         self._large = not whole and not ended
         return Line(raw, whole, ended)

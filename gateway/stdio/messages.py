@@ -18,61 +18,12 @@ from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
 from gateway.refresh.crawler import OWN
 from gateway.stdio.lines import Line, Sight
-from gateway.stdio.pipes import PipeSink
-from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
+from gateway.stdio.pipes import Outlet
+from gateway.transport.memory_budget import Buffers, Reservation
 
+_UNREADABLE: Final = "a response of the server's cannot be read: too large, or no JSON"
 UNANSWERED_MAX: Final = 10_000  # requests of the client; the oldest are forgotten first
 CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first
-
-
-class Outlet(PipeSink):
-    """The lines that go out to one side: those that pass, and the gateway's own between them.
-
-    from               when                       to
-    between lines      pass a whole line          between lines
-    between lines      pass a piece               inside a line
-    inside a line      pass a piece               inside a line
-    inside a line      pass the last piece        between lines; what waits goes out
-    inside a line      insert                     inside a line; it waits
-    """
-
-    def __init__(self, descriptor: int, buffers: Buffers) -> None:
-        super().__init__(descriptor, buffers)
-        self._held = Reservation(buffers)
-        self._waiting: list[bytes] = []
-        self._few_wait = asyncio.Event()
-        self._few_wait.set()
-        self.is_inside = False  # a line that passes has not ended
-
-    async def drain_own(self) -> None:
-        """Wait until the other side has taken enough, and little waits for the end of a line."""
-        await self._few_wait.wait()
-        await self.drain()
-
-    def pass_on(self, line: Line) -> None:
-        self.write(line.raw)
-        self.is_inside = not line.ended
-        if line.ended and self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._held.close()
-            self._few_wait.set()
-            self.write(b"".join(waiting))
-
-    def insert(self, message: bytes) -> None:
-        """Send a message of the gateway's as a line of its own. Raises Overloaded where there is no room to hold it."""
-        self._held.check(self._held.held_bytes + len(message) + 1)
-        self.insist(message)
-
-    def insist(self, message: bytes) -> None:
-        """The same, room or not: for errors, whose senders wait for `drain_own` before they read on."""
-        line = message + b"\n"
-        if not self.is_inside:
-            self.write(line)  # the sink counts what it holds
-            return
-        self._waiting.append(line)
-        self._held.set(self._held.held_bytes + len(line))
-        if self._held.held_bytes > SMALL_BYTES_MAX:
-            self._few_wait.clear()
 
 
 class StdioCaller:
@@ -86,13 +37,9 @@ class StdioCaller:
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
-        self._asked: dict[Id, asyncio.Future[Message]] = {}
+        self.waiting: dict[Id, asyncio.Future[Message]] = {}  # for the server's answers
         self._ended = ""  # why no request goes out any more
         self.has_asked = False  # then any line may answer a request of the gateway's: late, or twice
-
-    def __len__(self) -> int:
-        """How many requests of the gateway's wait for the server's answer."""
-        return len(self._asked)
 
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> Self:
         """The way to the server. `on_message` gets nothing: all other lines of the server pass as ever."""
@@ -105,33 +52,32 @@ class StdioCaller:
         self._outlet.insert(request)
         key = jsonrpc.id_of(raw_id)
         answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._asked[key] = answered
+        self.waiting[key] = answered
         self.has_asked = True
         try:
             return await answered
         finally:
-            self._asked.pop(key, None)
+            self.waiting.pop(key, None)
 
     def asked(self, message_id: Id | None) -> bool:
         """Whether a response with that id answers a request of the gateway's, perhaps too late or once more."""
         return isinstance(message_id, str) and message_id.startswith(OWN)
 
-    def answer(self, message_id: Id | None, response: Message | None) -> None:
-        """The server has answered a request of the gateway's; None if the response cannot be read."""
-        answered = None if message_id is None else self._asked.pop(message_id, None)
+    def answer(self, message_id: Id | None, response: Message | None, why: str = _UNREADABLE) -> None:
+        """The server has answered a request of the gateway's; None if the response cannot be read, or none comes."""
+        answered = None if message_id is None else self.waiting.pop(message_id, None)
         if answered is None or answered.done():
             return
         if response is None:
-            answered.set_exception(UpstreamBroken("a response of the server's cannot be read: too large, or no JSON"))
+            answered.set_exception(UpstreamBroken(why))
         else:
             answered.set_result(response)
 
     def end(self, why: str) -> None:
         """No request goes out any more, and nobody waits for a response. Late ones stay here."""
         self._ended = why
-        for answered in self._asked.values():
-            if not answered.done():
-                answered.set_exception(UpstreamBroken(why))
+        for message_id in list(self.waiting):
+            self.answer(message_id, None, why)
 
 
 @dataclass
@@ -176,33 +122,25 @@ class StdioReply:
 
 
 class LargeLine:
-    """A line of the server's that is too large to be read, on its way: whether it `stays`. It must be closed.
+    """A line of the server's that is too large to be read, on its way. It must be closed.
 
-               how the line begins                           more of it comes     it ends
-    None       the gateway has asked, and the line may be    no room: it passes   it passes, or stays if its id is
-               a response, late or second ones included                           the gateway's
-    False      any other line                                it passes            it passes
-    True       with an id of the gateway's                   it stays             it stays
+    It `stays` if it has an id of the gateway's. None: it may be a response, late or second ones included, and is held
+    until its end shows the id; where there is no room for that, it passes. Any other line passes.
     """
 
     def __init__(self, first: bytes, caller: StdioCaller, buffers: Buffers) -> None:
         self._caller = caller
-        self._sight = Sight(first)
+        self.sight = Sight(first)
         self._held: list[Line] = []
         self._reservation = Reservation(buffers)
         self.stays: bool | None = False
-        if caller.has_asked and self._sight.may_be_response:
-            first_id = self._sight.first_id
+        if caller.has_asked and self.sight.may_be_response:
+            first_id = self.sight.first_id
             self.stays = None if first_id is None else caller.asked(first_id)
-
-    @property
-    def id(self) -> Id | None:
-        """The id of the response, once the line has ended; None if the line is no response, or it cannot be told."""
-        return self._sight.id
 
     def feed(self, line: Line) -> list[Line]:
         """The line goes on with this piece. Returns the pieces to be passed now."""
-        self._sight.feed(line.raw)
+        self.sight.feed(line.raw)
         pieces = [line]
         if self.stays is None:
             size_bytes = self._reservation.held_bytes + len(line.raw)
@@ -218,7 +156,7 @@ class LargeLine:
                 self.stays = self._caller.asked(message_id)
                 self._caller.answer(message_id, None)
         if line.ended:
-            self._caller.answer(self.id, None)
+            self._caller.answer(self.sight.id, None)
         return [] if self.stays else pieces
 
     def close(self) -> list[Line]:
@@ -269,9 +207,8 @@ class Unanswered:
         """The request that a response with that id answers; None if none waits."""
         passed = self._pop(message_id)
         if passed is not None and passed.times + passed.cancelled > 1:
-            waits = passed.times > 0  # those that were not cancelled are answered first
-            left = passed._replace(times=passed.times - waits, cancelled=passed.cancelled - (not waits))
-            self._keep(message_id, left)
+            live = passed.times > 0  # those that were not cancelled are answered first
+            self._keep(message_id, passed._replace(times=passed.times - live, cancelled=passed.cancelled - (not live)))
         return passed
 
     def _keep(self, message_id: Id, passed: Passed) -> None:

@@ -1,19 +1,21 @@
 """Standard streams, read and written each in a thread of its own.
 
-In: descriptors, whatever they are: pipes, sockets, terminals, files. Out: a source and a sink for the event loop.
-Always: a descriptor's mode stays as it is: a non-blocking one would hold for every process that shares the stream, such
-as the server, whose standard error may be the same terminal. Files have no events.
+In: descriptors, whatever they are: pipes, sockets, terminals, files. Out: their bytes, and an outlet for lines, for the
+event loop. Always: a descriptor's mode stays as it is: a non-blocking one would hold for every process that shares the
+stream, such as the server, whose standard error may be the same terminal. Files have no events.
 """
 
 import asyncio
 import os
 import select
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
-from gateway.transport.memory_budget import Buffers, Reservation
+from gateway.stdio.lines import Line
+from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
 
 _PIECE_BYTES: Final = 64 * 1024
 _AHEAD: Final = 2  # pieces that are read before they are asked for
@@ -66,42 +68,87 @@ class PipeSource:
         return b""
 
 
-class PipeSink:
-    """Writes a descriptor, and closes it in the end."""
+class Outlet:
+    """Writes the lines of one side to a descriptor: those that pass, and the gateway's own between them. Closes it.
 
-    def __init__(self, descriptor: int, buffers: Buffers) -> None:
+    from               when                       to
+    between lines      pass a whole line          between lines
+    between lines      pass a piece               inside a line
+    inside a line      pass a piece               inside a line
+    inside a line      pass the last piece        between lines; what waits goes out
+    inside a line      insert                     inside a line; it waits
+    """
+
+    def __init__(self, descriptor: int, buffers: Buffers, on_broken: Callable[[], None]) -> None:
         self._descriptor = descriptor
+        self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self.buffers = buffers
         self._reservation = Reservation(buffers)
         self._queue: SimpleQueue[bytes] = SimpleQueue()
+        self.is_full = False  # the other side has yet to take so much that `drain` waits
         self._room, self._closed = asyncio.Event(), asyncio.Event()
         self._room.set()
-        self.broken = asyncio.Event()  # the other side takes no more
+        self._held = Reservation(buffers)
+        self._waiting: list[bytes] = []
+        self._few_wait = asyncio.Event()
+        self._few_wait.set()
+        self.is_inside = False  # a line that passes has not ended
+        self._is_broken = False  # the other side takes no more: `on_broken` is called
         threading.Thread(target=self._run, name="write", daemon=True).start()
 
     def write(self, data: bytes) -> None:
         """Send bytes, in order. Nothing happens if the other side takes no more."""
-        if data and not self.broken.is_set():
+        if data and not self._is_broken:
             self._hold(len(data))
             self._queue.put(data)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the other side has yet to take so much that `drain` waits."""
-        return not self._room.is_set()
-
     async def drain(self) -> None:
         await self._room.wait()
+
+    async def drain_own(self) -> None:
+        """Wait until the other side has taken enough, and little waits for the end of a line."""
+        await self._few_wait.wait()
+        await self.drain()
+
+    def pass_on(self, line: Line) -> None:
+        self.write(line.raw)
+        self.is_inside = not line.ended
+        if line.ended and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._held.close()
+            self._few_wait.set()
+            self.write(b"".join(waiting))
+
+    def insert(self, message: bytes) -> None:
+        """Send a message of the gateway's as a line of its own. Raises Overloaded where there is no room to hold it."""
+        self._held.check(self._held.held_bytes + len(message) + 1)
+        self.insist(message)
+
+    def insist(self, message: bytes) -> None:
+        """The same, room or not: for errors, whose senders wait for `drain_own` before they read on."""
+        line = message + b"\n"
+        if not self.is_inside:
+            self.write(line)  # the sink counts what it holds
+            return
+        self._waiting.append(line)
+        self._held.set(self._held.held_bytes + len(line))
+        if self._held.held_bytes > SMALL_BYTES_MAX:
+            self._few_wait.clear()
 
     async def close(self) -> None:
         """Close the descriptor, once the other side has taken all."""
         self._queue.put(b"")
         await self._closed.wait()
 
+    def _break(self) -> None:
+        self._is_broken = True
+        self._on_broken()
+
     def _hold(self, more_bytes: int) -> None:
         self._reservation.set(self._reservation.held_bytes + more_bytes)
-        if self._reservation.held_bytes > _FULL_BYTES:
+        self.is_full = self._reservation.held_bytes > _FULL_BYTES
+        if self.is_full:
             self._room.clear()
         else:
             self._room.set()
@@ -110,7 +157,7 @@ class PipeSink:
         with suppress(RuntimeError):  # the loop is closed
             while data := self._queue.get():
                 if not self._write(data):
-                    self._loop.call_soon_threadsafe(self.broken.set)
+                    self._loop.call_soon_threadsafe(self._break)
                 self._loop.call_soon_threadsafe(self._hold, -len(data))
             os.close(self._descriptor)
             self._loop.call_soon_threadsafe(self._closed.set)

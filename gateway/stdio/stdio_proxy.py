@@ -1,4 +1,4 @@
-"""The entry over stdio: what happens to each line between a client and the server that it started.
+"""`taskgate stdio`: its process, and what happens to each line between a client and the server that it started.
 
     from the client   a filtered `tasks/list`                        answered               refresh/answer.py
                       everything else                                passed
@@ -10,25 +10,29 @@ One process is one session. A line that is no JSON, or too large to be read, pas
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, closing, nullcontext
-from typing import TYPE_CHECKING, Final, Self
+from contextlib import AbstractContextManager, AsyncExitStack, closing, nullcontext, suppress
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from gateway.caller_identity import STDIO
-from gateway.config import StdioConfig
-from gateway.errors import GatewayError, Internal, Overloaded, without_frames
+from gateway.config import Address, Config, StdioConfig
+from gateway.errors import GatewayError, Internal, Overloaded, printable, without_frames
 from gateway.mcp import jsonrpc, observations
 from gateway.mcp.jsonrpc import Id, Message
+from gateway.operate import log_format
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
 from gateway.refresh import answer
+from gateway.stdio.child import Child, Streams
 from gateway.stdio.lines import Line, LineParser, Sight
-from gateway.stdio.messages import UNANSWERED_MAX, LargeLine, Outlet, Passed, StdioCaller, StdioReply, Unanswered
-from gateway.stdio.pipes import PipeSource
+from gateway.stdio.messages import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
+from gateway.stdio.pipes import Outlet, PipeSource
 from gateway.tasks.observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
 from gateway.tasks.sessions import CapabilityCache, Sessions
-from gateway.transport.memory_budget import Reservation
+from gateway.transport.memory_budget import Buffers, Reservation
 
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
@@ -39,28 +43,23 @@ log = logging.getLogger("taskgate.request")
 _UNREAD: Final = Message("2.0")  # a request of which nothing but the id is known
 _OUT_HELP: Final = "Requests to the server that have not ended."
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
+_SWEEP_S: Final = 1.0
+_SILENCE_S: Final = 0.5  # after the server's end: other processes may hold its output open
 
 
 class StdioProxy:
-    def __init__(
-        self,
-        config: StdioConfig,
-        client: Outlet,
-        server: Outlet,
-        counts: "Metrics | NoCounts",
-        access_log: "AccessLog | NoCounts",
-    ) -> None:
+    def __init__(self, config: StdioConfig, client: Outlet, server: Outlet, to: "AccessLog | NoCounts") -> None:
         self._clock = asyncio.get_running_loop().time
         self._limits = config.limits
         self._buffers = client.buffers
-        self._counts = counts
-        self._access_log = access_log
+        self._access_log = to
+        self._counts = to.metrics
         self._to_client = client
         self._to_server = server
         self.sessions = Sessions(config.index, CapabilityCache(self._clock), self._clock)
-        self.sessions.lives = counts.lives
+        self.sessions.lives = self._counts.lives
         self._caller = StdioCaller(server)
-        self._answerer = answer.Answerer(self.sessions, config.index, counts, self._clock)
+        self._answerer = answer.Answerer(self.sessions, config.index, self._counts, self._clock)
         self._unanswered = Unanswered()
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces
@@ -79,14 +78,12 @@ class StdioProxy:
                         to.pass_on(line)
                     if number % _LINES_AT_ONCE == 0:
                         await asyncio.sleep(0)
-                reservation.set(parser.pending_bytes)
+                reservation.set(len(parser.pending))
                 await to.drain()
         return parser.rest()
 
-    # ---- from the client ----
-
     async def serve_client(self, source: PipeSource) -> None:
-        """Carry all of the client's lines to the server, then let the answers under way end."""
+        """Carry all of the client's lines to the server, let the answers under way end, and close its input."""
         last = await self._carry(source, self._to_server, self._is_answered)
         if self._to_server.is_inside:  # a large line: no request of the gateway's own can follow
             self._caller.end("the client has ended inside a line")
@@ -94,6 +91,7 @@ class StdioProxy:
             await self._answers()
             self._to_server.pass_on(last)
         await self._answers()
+        await self._to_server.close()
 
     async def _answers(self) -> None:
         if self._answering:
@@ -125,10 +123,8 @@ class StdioProxy:
         """A line, or a piece of one, passes unread. It may be a request, whose id can be seen in most."""
         if line.whole and not jsonrpc.looks_like_messages(line.raw):
             return
-        if self._sight is None:
-            self._sight = Sight(line.raw)
-        else:
-            self._sight.feed(line.raw)
+        self._sight = self._sight or Sight(line.raw)
+        self._sight.feed(line.raw)
         if not line.ended:
             return
         request_id, self._sight = self._sight.request_id, None
@@ -156,8 +152,6 @@ class StdioProxy:
             seconds, code = self._clock() - began_at, reply.error_code
             self._access_log.ended("answered", message, seconds, failed, code=code)
 
-    # ---- from the server ----
-
     async def serve_server(self, source: PipeSource) -> None:
         """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
         last = await self._carry(source, self._to_client, self._stays)
@@ -169,34 +163,31 @@ class StdioProxy:
         await self._answers()
         if last is not None:
             self._to_client.pass_on(last)
-
-    def _piece(self, line: Line) -> None:
-        """A large line begins, or goes on, with this piece."""
-        large = self._large = self._large or LargeLine(line.raw, self._caller, self._buffers)
-        for piece in large.feed(line):
-            self._to_client.pass_on(piece)
-        if line.ended:
-            self._large = None
-            if not large.stays and (pending := self._answered(large.id)) is not PLAIN:
-                self._take_in(pending.unread())
+        await self._to_client.close()
 
     async def _stays(self, line: Line) -> bool:
         """Whether a line is not to be passed on: it answers a request of the gateway's, or is seen to here."""
         if not line.whole:
-            self._piece(line)
+            large = self._large = self._large or LargeLine(line.raw, self._caller, self._buffers)
+            for piece in large.feed(line):
+                self._to_client.pass_on(piece)
+            if line.ended:
+                self._large = None
+                if not large.stays and (pending := self._answered(large.sight.id)) is not PLAIN:
+                    self._take_in(pending.unread())
             return True
-        message = jsonrpc.parse(line.raw)
-        if message is None or not message.is_response:
-            if message is None and (unread_id := Sight(line.raw).id) is not None:
-                if self._caller.asked(unread_id):
-                    self._caller.answer(unread_id, None)
-                    return True
-                self._take_in(self._answered(unread_id).unread())  # no JSON, but it ends the wait all the same
-                return False
+        message, message_id = jsonrpc.parse(line.raw), None
+        if message is None:
+            message_id = Sight(line.raw).id
+        elif message.is_response:
+            message_id = jsonrpc.id_of(message.id)
+        if message_id is None:
             self._take_in((UNMATCHED if message is None else PLAIN).message(line.raw))
-        elif self._caller.asked(message_id := jsonrpc.id_of(message.id)):
+        elif self._caller.asked(message_id):
             self._caller.answer(message_id, message)
             return True
+        elif message is None:
+            self._take_in(self._answered(message_id).unread())  # no JSON, but it ends the wait all the same
         else:
             passed = self._unanswered.take(message_id)
             pending = _pending(passed)
@@ -237,7 +228,7 @@ class StdioProxy:
             **self._buffers.gauges(),
             "upstream_up": ("1: the server runs.", {name: 1.0}),
             "requests_in_flight": ("Requests of the client that have not been answered.", {name: passed + answering}),
-            "upstream_requests_in_flight": (_OUT_HELP, {name: passed + len(self._caller)}),
+            "upstream_requests_in_flight": (_OUT_HELP, {name: passed + len(self._caller.waiting)}),
             "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
         }
 
@@ -262,5 +253,108 @@ class NoCounts:
     plan = asking = _meanwhile
 
     @property
-    def failed(self) -> Self:
+    def metrics(self) -> Self:
         return self
+
+    failed = metrics
+
+
+class StdioApp:
+    """Serves two pairs of streams until the server has ended and the client has its lines (DESIGN 11.4)."""
+
+    def __init__(self, streams: Streams, config: StdioConfig, access_log: "AccessLog | NoCounts") -> None:
+        buffers = Buffers(config.limits.held_bytes_max)
+        self._drain_timeout_s = config.limits.drain_timeout
+        self._failed = access_log.failed
+        self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
+        # If one side takes no more, the other one's writes fail, as they would without a gateway.
+        self._client = Outlet(streams.to_client, buffers, self._from_server.stop)
+        server = Outlet(streams.to_server, buffers, self._from_client.stop)
+        self._proxy = StdioProxy(config, self._client, server, access_log)
+        self.gauges = self._proxy.gauges
+
+    async def run(self, ended: "asyncio.Future[int]") -> int:
+        """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
+        down = asyncio.create_task(self._proxy.serve_server(self._from_server))
+        up = asyncio.create_task(self._proxy.serve_client(self._from_client))
+        works: set[asyncio.Future[Any]] = {ended, down, up, asyncio.create_task(self._sweep())}
+        while not ended.done():
+            done, works = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for work in done:
+                work.result()  # raises: a fault in the gateway ends the gateway
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_timeout_s):
+                await self._rest(down)
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        self._failed.flush()
+        return ended.result()
+
+    async def _rest(self, down: "asyncio.Task[None]") -> None:
+        """Wait until the client has all the server's lines. Stop if others hold its output open, and are silent."""
+        pieces = -1
+        while not down.done() and (self._client.is_full or pieces != self._from_server.pieces):
+            pieces = self._from_server.pieces
+            await asyncio.wait({down}, timeout=_SILENCE_S)
+        self._from_server.stop()
+        await asyncio.wait({down})
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._proxy.sessions.expire()
+            if self._proxy.sessions.lives is not None:
+                self._proxy.sessions.lives.sweep()
+            self._failed.sweep()
+
+
+def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    """Stand between the client and the server until the server ends. Returns how it ended. Raises StartError."""
+    log_format.set_up(config.log)
+    gc.set_threshold(300, 1_000_000, 1_000_000)  # as in app.run
+    return asyncio.run(_serve(child, config, admin))
+
+
+async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    """Serve. What only an operator needs is imported here: that takes longer than all else together."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def told(status: int) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended.set_result, status)
+
+    child.on_end(told)
+    if admin is None and config.traces is None and not log.isEnabledFor(logging.INFO):
+        return await StdioApp(child.streams, config, NoCounts()).run(ended)
+    from gateway.operate.access_log import AccessLog
+    from gateway.operate.metrics import Metrics
+    from gateway.transport.log_rate_limit import LogLimit
+
+    async with AsyncExitStack() as stack:
+        metrics, failed = Metrics(), LogLimit(loop.time)
+        make_log: Callable[..., AccessLog] = AccessLog
+        if config.traces is not None:
+            from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
+
+            tracing = Tracing(config.traces.endpoint)
+            stack.push_async_callback(tracing.close)
+            metrics, make_log = TracedMetrics(tracing.tracer), TracedAccessLog
+        metrics.serves([STDIO.upstream], config.metrics.tasks)
+        app = StdioApp(child.streams, config, make_log(metrics, config.log, failed))
+        if admin is not None:
+            stack.push_async_callback(await _shown(app, child.name, metrics, admin))
+        return await app.run(ended)
+
+
+async def _shown(app: StdioApp, name: str, metrics: "Metrics", address: Address) -> Callable[[], Awaitable[None]]:
+    """Show it to operators. Returns what ends that. Raises StartError."""
+    from gateway.operate import admin_listener, status_page
+
+    metrics.gauges.append(app.gauges)
+    server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": time(), "why": ""}
+    runner = await admin_listener.serve(
+        "--admin", address, metrics, lambda: Config(upstreams=()), lambda: status_page.Facts(app.gauges(), [server])
+    )
+    return runner.cleanup

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter, time
-from types import TracebackType
 from typing import Final, Self
 
 from gateway.config import Limits, Upstream
@@ -111,9 +110,7 @@ class Call:
             pool.on_answer(perf_counter() - self._began_at)
         return response
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         pool, client, connection = self._pool, self._client, self._connection
         pool.context.slots.change(-1)
         pool.active.discard(connection)
@@ -166,10 +163,6 @@ class Pool:
     def call(self, method: bytes, client: Requestor | None = None, is_check: bool = False) -> Call:
         """An exchange, to be entered. Entering raises Overloaded, UpstreamUnreachable or UpstreamTimeout."""
         return Call(self, method, client, is_check)
-
-    @property
-    def is_full(self) -> bool:
-        return self.context.slots.is_full
 
     async def connection(self, fresh: bool) -> UpstreamConnection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""

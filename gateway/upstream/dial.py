@@ -30,7 +30,6 @@ class Dialer:
 
     def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop, kept: ssl.SSLContext | None = None) -> None:
         self._config = config
-        self._url = config.url
         self.where = config.socket or f"{bracketed(config.url.host)}:{config.url.port}"
         self._loop = loop
         self._begun = Capacity(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
@@ -45,21 +44,19 @@ class Dialer:
             addresses = await self._addresses() if self._config.socket is None else []
             await self._turn()
             if self._config.socket is not None:
-                _, made = await self._loop.create_unix_connection(
-                    protocol, self._config.socket, ssl=self.tls, server_hostname=self._server_name
-                )
-                return made
+                return await self._open(protocol, self._loop.create_unix_connection, path=self._config.socket)
             delay_s = min(_DELAY_S, self._config.connect_timeout / len(addresses) / 2)
             while len(addresses) > 1:
                 sock, address = await self._race(addresses, delay_s)
                 try:
                     async with asyncio.timeout_at((self._loop.time() + ends_at) / 2):  # half of what is left
                         await self._turn(sock)
-                        return await self._open(protocol, sock=sock)
+                        return await self._open(protocol, self._loop.create_connection, sock=sock)
                 except OSError:
                     self._failed[address] = self._loop.time()
                     addresses.remove(address)
-            return await self._open(protocol, host=addresses[0][4][0], port=self._url.port)
+            host = addresses[0][4][0]
+            return await self._open(protocol, self._loop.create_connection, host=host, port=self._config.url.port)
 
     async def _turn(self, sock: socket.socket | None = None) -> None:
         """Wait for a turn of the loop that has begun few connections. If that is given up, the socket is closed."""
@@ -79,7 +76,8 @@ class Dialer:
 
     async def _addresses(self) -> list[AddrInfoType]:
         """The addresses of the upstream's host: the families in turn, each in the order of the system (RFC 8305, 4)."""
-        found = dict.fromkeys(await self._loop.getaddrinfo(self._url.host, self._url.port, type=socket.SOCK_STREAM))
+        host, port = self._config.url.host, self._config.url.port
+        found = dict.fromkeys(await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         now = self._loop.time()
         self._failed = {a: at for a, at in self._failed.items() if a in found and now - at < _LAST_S}
         families = [[a for a in found if a[0] == family] for family in dict.fromkeys(a[0] for a in found)]
@@ -103,7 +101,8 @@ class Dialer:
         self._failed.update((begun[sock], now) for sock in takewhile(lambda sock: sock is not made, begun))
         return made, begun[made]
 
-    async def _open(self, protocol: Callable[[], _Protocol], **to: Any) -> _Protocol:
+    async def _open(self, protocol: Callable[[], _Protocol], connect: Callable[..., Any], **to: Any) -> _Protocol:
         """A connection over a socket, which is closed if that fails (twice by uvloop before 0.23); or to an address."""
-        _, made = await self._loop.create_connection(protocol, ssl=self.tls, server_hostname=self._server_name, **to)
+        made: _Protocol
+        _, made = await connect(protocol, ssl=self.tls, server_hostname=self._server_name, **to)
         return made

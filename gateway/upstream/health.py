@@ -35,7 +35,6 @@ class UpstreamState(Enum):
 
 
 UP: Final = UpstreamState.UP  # to get a member from its class costs a call of a function
-_ASKED_LITTLE: Final = (UpstreamState.NOT_ASKED, UP)
 
 
 class UpstreamHealth:
@@ -51,7 +50,7 @@ class UpstreamHealth:
 
     @property
     def is_down(self) -> bool:
-        return self.now not in _ASKED_LITTLE
+        return self.now not in (UP, UpstreamState.NOT_ASKED)
 
     @property
     def name(self) -> str:
@@ -63,34 +62,31 @@ class UpstreamHealth:
             self.passed()
 
     def unreachable(self, why: str) -> None:
-        self._fall(UpstreamState.UNREACHABLE, why)
+        self._become(self.now if self.is_down else UpstreamState.UNREACHABLE, why)
 
     def silent(self, why: str) -> None:
-        self._fall(UpstreamState.SILENT, why)
+        self._become(self.now if self.is_down else UpstreamState.SILENT, why)
 
     def connected(self) -> None:
         if self.now is UpstreamState.UNREACHABLE:
             self.passed()
 
-    def failed(self, why: str) -> None:
-        self._fall(UpstreamState.UNHEALTHY, why)
-        self.now = UpstreamState.UNHEALTHY
-
     def passed(self) -> None:
-        if self.now is not UP:
-            self._change(UP, logging.INFO, {})
-            self.why = ""
-            self.went_down.clear()
+        self._become(UP, "")
 
-    def _fall(self, to: UpstreamState, why: str) -> None:
-        """It is down from now on, in this way; it stays down as it is."""
-        self.why = why
-        if not self.is_down:
-            self._change(to, logging.WARNING, {"why": why})
+    def failed(self, why: str) -> None:
+        self._become(UpstreamState.UNHEALTHY, why)
+
+    def _become(self, state: UpstreamState, why: str) -> None:
+        """It is in this state from now on. What is down in one way and then in another stays down."""
+        before, self.now, self.why = self.name, state, why
+        if self.name == before:
+            return
+        since, self.since = self.since, self._clock()
+        told = {"upstream": self._upstream, "before": before, "seconds": round(self.since - since, 3)}
+        if self.is_down:
             self.went_down.set()
-
-    def _change(self, to: UpstreamState, level: int, extra: dict[str, object]) -> None:
-        now, before, since = self._clock(), self.name, self.since
-        self.now, self.since = to, now
-        told = {"upstream": self._upstream, "before": before, "seconds": round(now - since, 3), **extra}
-        log.log(level, f"the upstream is {self.name}", extra=told)
+            log.warning("the upstream is down", extra={**told, "why": why})
+        else:
+            self.went_down.clear()
+            log.info("the upstream is up", extra=told)

@@ -33,16 +33,22 @@ class IdentityDrift:
         self.names: list[str] = []  # that differed last
         self.at = float("-inf")
         self._told: set[str] = set()
-        self._sessions: OrderedDict[object, _Seen] = OrderedDict()  # the one that came longest ago first
-
-    def __len__(self) -> int:
-        return len(self._sessions)
+        self.sessions: OrderedDict[object, _Seen] = OrderedDict()  # the one that came longest ago first
 
     def note(self, session: object, identity: bytes, fields: list[tuple[bytes, bytes]], now: float) -> bool:
         """Note a request of a session with its credential. Returns whether it drifts; `names` says in which fields."""
-        last = self._seen(session, now) if len(fields) <= _FIELDS_MAX else None
-        if last is None:
+        if len(fields) > _FIELDS_MAX:
             return False
+        last = self.sessions.get(session)
+        if last is None:
+            if len(self.sessions) >= _SESSIONS_MAX:
+                oldest = next(iter(self.sessions))
+                if now - self.sessions[oldest].at < _IDLE_S:
+                    return False
+                del self.sessions[oldest]
+            last = self.sessions[session] = _Seen()
+        self.sessions.move_to_end(session)
+        last.at = now
         if identity in last.seen:
             last.seen.clear()
         before, last.fields = last.fields, frozenset(map(hash, fields))
@@ -54,19 +60,6 @@ class IdentityDrift:
         if differing:
             self.names, self.at = [name[:_NAME_CHARS_MAX] for name in sorted(differing)[:_NAMES_MAX]], now
         return bool(differing)
-
-    def _seen(self, session: object, now: float) -> _Seen | None:
-        last = self._sessions.get(session)
-        if last is None:
-            if len(self._sessions) >= _SESSIONS_MAX:
-                oldest = next(iter(self._sessions))
-                if now - self._sessions[oldest].at < _IDLE_S:
-                    return None
-                del self._sessions[oldest]
-            last = self._sessions[session] = _Seen()
-        self._sessions.move_to_end(session)
-        last.at = now
-        return last
 
     def news(self) -> bool:
         """Whether `names` has one that was not told before; now it was."""

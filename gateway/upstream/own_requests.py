@@ -12,7 +12,7 @@ import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -21,9 +21,7 @@ from typing import Final
 import msgspec
 
 from gateway.caller_identity import is_of_one_message
-from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
-from gateway.http.addresses import misplaced
 from gateway.http.fields import EVENT_STREAM, Headers
 from gateway.mcp import jsonrpc, sse
 from gateway.mcp.jsonrpc import Message
@@ -39,8 +37,6 @@ OTHERS_MAX: Final = 10_000  # events besides the response, on the streams of one
 _EVENTS_AT_ONCE: Final = 100  # before other tasks get their turn
 _BYTES_AT_ONCE: Final = 4096  # of a stream: so few bytes hold no flood of tiny events
 _MARKS: Final = (b"data", b"id", b"retry")  # the fields that are read: comments and empty lines cost nothing
-
-
 ACCEPT_BOTH: Final = ((b"Accept", b"application/json, text/event-stream"),)
 _MIRRORS: Final = frozenset({b"mcp-method", b"mcp-name"})
 _PLAIN: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")  # what a field can have for a value as it is
@@ -53,6 +49,7 @@ class HttpChannel:
     _target: bytes
     _headers: Headers
     _accept: Sequence[tuple[bytes, bytes]]
+    _misplaced: Callable[[int, bytes], str]
     _on_response: Callable[[Response], None]
     _on_message: Callable[[bytes], Awaitable[None]]
 
@@ -65,14 +62,12 @@ class HttpChannel:
     @cached_property
     def _post(self) -> tuple[bytes, bytes]:
         """The head of a POST, before and behind the value of `Content-Length`: pages differ in nothing else."""
-        length = (b"Content-Length", b"")
-        head = self._head(b"POST", (b"Content-Type", b"application/json"), *self._accept, length)
+        head = self._head(b"POST", (b"Content-Type", b"application/json"), *self._accept, (b"Content-Length", b""))
         before, name, behind = head.rpartition(b"\r\nContent-Length: ")
         return before + name, behind
 
     async def _exchange(self, request: bytes, raw_id: bytes) -> Message:
-        stream = _Stream(self._pool.limits.inspected_event_bytes_max)
-        method = b"POST"
+        stream, method = _Stream(), b"POST"
         for _ in range(_POLLS_MAX):
             async with AsyncExitStack() as leaving:
                 call = await leaving.enter_async_context(self._pool.call(method))
@@ -81,10 +76,15 @@ class HttpChannel:
                 await self._check(response, raw_id)
                 if response.headers.media_type() != EVENT_STREAM:
                     return _matching(await self._whole(response), raw_id)
-                stream.begin()
+                stream.parser = sse.Parser(self._pool.limits.inspected_event_bytes_max, _MARKS, reads_all=True)
                 answer = await self._read_stream(response, raw_id, stream)
                 if answer is not None:
-                    self._read_on(leaving, response, stream)
+                    others = self._pool.links.reading_on
+                    has_room = len(others) < READ_ON_MAX and not self._pool.context.slots.is_full
+                    if has_room and not response.body.is_whole:
+                        task = asyncio.create_task(self._read_rest(leaving.pop_all(), response, stream))
+                        others.add(task)
+                        task.add_done_callback(others.discard)
                     return answer
             if stream.last_id is None:
                 raise UpstreamBroken("the upstream ended the stream before its response")
@@ -105,7 +105,7 @@ class HttpChannel:
             body, status, headers = await self._whole(response), response.status, response.headers
             location, said = headers.get(b"location") or b"", ""
             if status != 404 or b"mcp-session-id" not in self._headers:  # else the session has ended
-                said = misplaced_at(self._pool.config, self._target, self._headers, status, location)
+                said = self._misplaced(status, location)
             wait_s = retry_after_s(headers) if status in (429, 503) else None
             raise UpstreamRefused(status, response.reason, headers, body, raw_id, said, wait_s)
         if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
@@ -154,14 +154,6 @@ class HttpChannel:
                 await self._on_message(data)
         return answer
 
-    def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
-        reading_on = self._pool.links.reading_on
-        if response.body.is_whole or len(reading_on) >= READ_ON_MAX or self._pool.is_full:
-            return
-        task = asyncio.create_task(self._read_rest(leaving.pop_all(), response, stream))
-        reading_on.add(task)
-        task.add_done_callback(reading_on.discard)
-
     async def _read_rest(self, call: AsyncExitStack, response: Response, stream: "_Stream") -> None:
         async with call:
             with suppress(TimeoutError, GatewayError):
@@ -169,16 +161,14 @@ class HttpChannel:
                     await self._read_stream(response, b"", stream)
 
 
+@dataclass(eq=False)
 class _Stream:
-    def __init__(self, event_bytes_max: int) -> None:
-        self._event_bytes_max = event_bytes_max
-        self._events = 0
-        self.last_id: bytes | None = None
-        self.retry_s = _RETRY_DEFAULT_S
+    """What is read of a response's stream, and of those that go on from it."""
 
-    def begin(self) -> None:
-        """The events of another response follow."""
-        self.parser = sse.Parser(self._event_bytes_max, _MARKS, reads_all=True)
+    parser: sse.Parser = field(init=False)
+    last_id: bytes | None = None
+    retry_s: float = _RETRY_DEFAULT_S
+    _events: int = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes | None]:
         """The data of the events that a piece completes; None where others get their turn. Raises UpstreamBroken."""
@@ -195,7 +185,7 @@ class _Stream:
 
     def _note(self, event: sse.Event) -> bytes | None:
         if not event.whole:
-            what = f"is larger than {self._event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
+            what = f"is larger than {self.parser.event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
             raise UpstreamBroken(f"an event of the upstream's {what}")
         if self._events > OTHERS_MAX:
             raise UpstreamBroken(f"more than {OTHERS_MAX} events of the upstream's that are no response")
@@ -239,9 +229,3 @@ def _matching(body: bytes, raw_id: bytes) -> Message:
     if message is None or not message.is_response or not jsonrpc.same_id(message.id, raw_id):
         raise UpstreamBroken("the upstream's answer is no JSON-RPC response to the gateway's request")
     return message
-
-
-def misplaced_at(upstream: Upstream, target: bytes, headers: Headers, status: int, location: bytes) -> str:
-    """What an upstream's answer says of the address, in words: target and fields are those of the request there."""
-    asked = b"%b://%b%b" % (upstream.url.scheme.encode(), headers.get(b"host") or b"", target)
-    return misplaced(status, location.decode("latin-1"), asked.decode("latin-1"), upstream.url.path)

@@ -23,7 +23,6 @@ from gateway.upstream.health import UpstreamHealth
 
 log = logging.getLogger("taskgate.upstream")
 
-_OF_THE_UPSTREAM: Final = (UpstreamBroken, UpstreamTimeout)  # any other error is the gateway's own
 _NEVER: Final = float("inf")
 # After each `_INFORMED_AT_ONCE` 1xx responses the upstream is not read for a while: one costs a hundred times as
 # much as its bytes would in a body.
@@ -66,10 +65,8 @@ class Response:
 class Requestor(Protocol):
     """For whom a request goes up."""
 
-    authenticates: bool
-    """Request or response is a part of the authentication of a connection, which then serves no other exchange."""
-    waits_for_news: bool
-    """The response may take any time."""
+    authenticates: bool  # it is a part of the authentication of a connection, which then serves no other exchange
+    waits_for_news: bool  # the response may take any time
 
     def inform(self, status: int, reason: bytes, headers: Headers) -> bool:
         """A 1xx response. True if no more is taken now."""
@@ -91,32 +88,26 @@ class UpstreamOwner(Protocol):
 
 
 class UpstreamConnection(Wire):
-    __slots__ = (
-        "_asked", "_client", "_head", "_informed", "_keep", "_method", "_pacing", "_reader", "_reservation",
-        "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool", "reusable",
-        "still_since", "timeout_s", "used",
-    )  # fmt: skip
+    idle_since = 0.0
+    used = False  # it has served an exchange before
+    authenticates = False  # the server may know its client by this connection: it serves no other exchange
+    lost = reusable = False
+    _asked = False  # something of a request has gone out
+    _head: asyncio.Future[Response] | None = None
+    _response: Response | None = None
+    _pacing: asyncio.Task[None] | None = None
 
     def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(loop, pool.buffers, limits.stall_timeout)
         self.pool = pool
         self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, ConnectionHeads(pool))
         self._reservation = Reservation(pool.buffers)  # of a head that is not whole, or of a large one
-        self.idle_since = 0.0
-        self.used = False  # it has served an exchange before
-        self.authenticates = False  # the server may know its client by this connection: it serves no other exchange
-        self.lost = self.reusable = False
-        self._asked = False  # something of a request has gone out
-        self._head: asyncio.Future[Response] | None = None
-        self._response: Response | None = None
-        self._pacing: asyncio.Task[None] | None = None
 
     def begin(self, method: bytes, client: Requestor | None) -> None:
         """Be ready for the response to a request of `method`; `client` gets the 1xx responses that come first."""
         self._method, self._client = method, client
         self._reader.begin()
         self._head = self.loop.create_future()
-        self._response = None
         self.deadline = _NEVER
         self.answered = self.reusable = False  # answered: some byte of a response has arrived
         self.moved, self.still_since = True, 0.0  # moved: since the last sweep of the pool
@@ -173,14 +164,22 @@ class UpstreamConnection(Wire):
                 self._inform(head)
             else:
                 self._begin(head)
-        if self._response is not None and not self.lost:
-            self._read_body(self._response)
+        if self._response is None or self.lost:
+            return
+        if piece := reader.body():
+            self._response.body.feed(piece)
+        if reader.is_whole:
+            trailers = reader.trailers
+            self._response.body.finish(Headers.of(trailers) if trailers else NO_TRAILERS)
+            self.reusable = self._keep and not (trailers and ends_connection(trailers))
+            if reader.is_followed:
+                self._unasked()
+        elif reader.fault:
+            self._break(reader.fault)
 
     def _inform(self, head: ResponseHead) -> None:
-        is_full = False
-        if self._client is not None:
-            fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
-            is_full = self._client.inform(head.status, head.reason, fields)
+        fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
+        is_full = self._client is not None and self._client.inform(head.status, head.reason, fields)
         self._informed += 1
         if is_full or self._informed % _INFORMED_AT_ONCE == 0:
             self.pause_reading()
@@ -210,22 +209,8 @@ class UpstreamConnection(Wire):
         self._reader.expect_body(framing)
         self._response = Response(head, self._reader.stated_bytes, framing, Body(self))
         self.deadline = _NEVER
-        assert self._head is not None
-        if not self._head.done():
+        if self._head is not None and not self._head.done():
             self._head.set_result(self._response)
-
-    def _read_body(self, response: Response) -> None:
-        reader = self._reader
-        if piece := reader.body():
-            response.body.feed(piece)
-        if reader.is_whole:
-            trailers = reader.trailers
-            response.body.finish(Headers.of(trailers) if trailers else NO_TRAILERS)
-            self.reusable = self._keep and not (trailers and ends_connection(trailers))
-            if reader.is_followed:
-                self._unasked()
-        elif reader.fault:
-            self._break(reader.fault)
 
     def _hold(self, size_bytes: int) -> None:
         """Count the memory of the head. Give up the exchange if there is no room for it."""
@@ -274,7 +259,7 @@ class UpstreamConnection(Wire):
             head.set_exception(error)
             head.exception()  # counts as retrieved: perhaps nobody awaits it
         is_idle_close = self.used and not self.answered and not isinstance(error, UpstreamTimeout)
-        if failed and isinstance(error, _OF_THE_UPSTREAM) and not is_idle_close:
+        if failed and isinstance(error, UpstreamBroken | UpstreamTimeout) and not is_idle_close:  # no other is its own
             self.pool.state.silent(str(error))
 
 

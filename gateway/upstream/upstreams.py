@@ -67,12 +67,9 @@ class Pools:
 
     def probe(self) -> None:
         """Begin the probes of the upstreams of this configuration, in place of those before."""
-        self._end_probes()
-        self.probes = [asyncio.create_task(watch(pool)) for pool in self.of.values()]
-
-    def _end_probes(self) -> None:
         for task in self.probes:
             task.cancel()
+        self.probes = [asyncio.create_task(watch(pool)) for pool in self.of.values()]
 
     def sweep(self, now: float) -> None:
         """Let go of what has come to its end by the time `now` of the event loop."""
@@ -82,7 +79,8 @@ class Pools:
             pool.sweep(now)
 
     def stop(self) -> None:
-        self._end_probes()
+        for task in self.probes:
+            task.cancel()
         for pool in (*self.of.values(), *self._retired):
             pool.stop()
 
@@ -133,7 +131,7 @@ async def watch(pool: Pool) -> None:
 
 async def _probe(pool: Pool, check: HealthCheck | None) -> None:
     """Probe once. What the connection or the exchange shows, the pool tells the state; a check adds what it found."""
-    if pool.is_full:  # no slot for a probe: requests under way will tell
+    if pool.context.slots.is_full:  # no slot for a probe: requests under way will tell
         return
     with suppress(GatewayError):
         if check is not None:

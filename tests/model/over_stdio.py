@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from gateway.caller_identity import STDIO
 from gateway.config import StdioConfig
-from gateway.stdio.messages import Outlet
-from gateway.stdio.pipes import PipeSource
+from gateway.stdio.pipes import Outlet, PipeSource
 from gateway.stdio.stdio_proxy import NoCounts, StdioProxy
 from gateway.tasks.lifecycles import Lives
 from gateway.transport.memory_budget import Buffers
@@ -68,12 +67,15 @@ class _Outlet(Outlet):
     """Lines on their way from the gateway."""
 
     def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None], buffers: Buffers) -> None:
-        super().__init__(-1, buffers)
+        super().__init__(-1, buffers, lambda: None)
         self._wire = _Wire(loop, take)
 
     def write(self, data: bytes) -> None:
         for line in data.splitlines(keepends=True):
             self._wire.send(line)
+
+    async def close(self) -> None:
+        pass
 
     def _run(self) -> None:
         """There is no descriptor, so no thread writes."""
@@ -95,7 +97,7 @@ class Process:
         self._from_client, self._from_server = _Wire(loop), _Wire(loop)
         buffers = Buffers(config.limits.held_bytes_max)
         to_client, to_server = _Outlet(loop, self._at_client, buffers), _Outlet(loop, self._at_server, buffers)
-        self._proxy = StdioProxy(config, to_client, to_server, NoCounts(), NoCounts())
+        self._proxy = StdioProxy(config, to_client, to_server, NoCounts())
         self._proxy.sessions.lives = client.lives
         self._works = [
             loop.create_task(self._proxy.serve_client(self._from_client)),
@@ -129,7 +131,7 @@ class Process:
 
     def waits(self, message_id: str) -> bool:
         """Whether the gateway waits for the response to a request of its own."""
-        return self._proxy._caller._asked.get(message_id) is not None
+        return self._proxy._caller.waiting.get(message_id) is not None
 
     def end(self) -> None:
         """The process ends, and the host closes its streams."""

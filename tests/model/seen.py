@@ -62,7 +62,7 @@ def _is_taken_for_another(made: Truth, among: list[Truth]) -> bool:
     """
     others = [other for other in among if made.id == other.id and other.born < made.born]
     is_late = made.asked_for and (made.answered is None or made.state.since < made.answered[0])
-    return is_late and any(other.state.status not in TERMINAL for other in others)
+    return is_late and any(TERMINAL.isdisjoint(other.shown) for other in others)
 
 
 def _has_ended(shown: list[str]) -> bool:

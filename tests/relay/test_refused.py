@@ -37,7 +37,9 @@ def kept(rig: Rig) -> dict[str, Any]:
         "stored": [session.key for session in sessions._stored.all()],
         "in use": list(sessions._unaccepted),
         "servers": list(sessions.servers._servers),
-        "drifts": [len(pool.context.drift) for pool in app._pools.of.values() if len(pool.context.drift)],
+        "drifts": [
+            len(pool.context.drift.sessions) for pool in app._pools.of.values() if len(pool.context.drift.sessions)
+        ],
         "cors": [client for cors in told for client in (*cors._told.of, *cors._preflights.of)],
     }
     return {name: held for name, held in notes.items() if held}

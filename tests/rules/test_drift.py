@@ -33,11 +33,11 @@ def test_only_so_many_sessions_are_followed_and_none_for_ever() -> None:
     drift = IdentityDrift()
     for session in range(10 * module._SESSIONS_MAX):
         drift.note(session, b"", [], 0.0)
-    assert len(drift) == module._SESSIONS_MAX
+    assert len(drift.sessions) == module._SESSIONS_MAX
     assert not drifts(drift, "new", 2 * IDENTITIES_MIN, module._IDLE_S - 1)
     assert drifts(drift, 0, IDENTITIES_MIN + 1, module._IDLE_S - 1)
     assert drifts(drift, "new", 2 * IDENTITIES_MIN, module._IDLE_S)
-    assert len(drift) == module._SESSIONS_MAX
+    assert len(drift.sessions) == module._SESSIONS_MAX
 
 
 def test_few_names_are_told_and_none_is_long() -> None:

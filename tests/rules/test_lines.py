@@ -19,7 +19,7 @@ def parsed(data: bytes, cuts: list[int]) -> list[Line]:
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, end in pairwise(places):
         found += parser.feed(data[start:end])
-        assert parser.pending_bytes <= MAX
+        assert len(parser.pending) <= MAX
     rest = parser.rest()
     return found if rest is None else [*found, rest]
 

@@ -11,8 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from gateway.config import StdioConfig
 from gateway.stdio.child import Streams
-from gateway.stdio.stdio_app import StdioApp
-from gateway.stdio.stdio_proxy import NoCounts
+from gateway.stdio.stdio_proxy import NoCounts, StdioApp
 from tests.peer import holds_in_time
 from tests.relay import messages
 
@@ -180,9 +179,7 @@ async def through(config: StdioConfig | None = None) -> AsyncIterator[Stage]:
     (from_client, client_writes), (client_reads, to_client) = os.pipe(), os.pipe()
     (from_server, server_writes), (server_reads, to_server) = os.pipe(), os.pipe()
     loop = asyncio.get_running_loop()
-    wrapped = StdioApp(
-        Streams(from_client, to_client, from_server, to_server), config or StdioConfig(), NoCounts(), NoCounts()
-    )
+    wrapped = StdioApp(Streams(from_client, to_client, from_server, to_server), config or StdioConfig(), NoCounts())
     stage = Stage(Side(client_reads, client_writes), Side(server_reads, server_writes), loop.create_future(), wrapped)
     running = loop.create_task(wrapped.run(stage.exits))
     try:

@@ -38,7 +38,7 @@ FAULTS: Final = faults({
         r"(?<=if )not self\.is_inside(?=:\n\s+self\.write\(line\))", "True"
     ),
     "what is no JSON is dropped": (
-        r"(?=self\.write\(line\.raw\))", "(not line.whole or jsonrpc.parse(line.raw) is not None) and "
+        r"(?=\bto\.pass_on\(line\))", "(not line.whole or jsonrpc.parse(line.raw) is not None) and "
     ),
     "a line without its end is lost": (r'(?<=return )self\._take\(b"", ended=False\)(?= if)', "None"),
     "what answers a request of the gateway's passes as well": (
@@ -47,8 +47,8 @@ FAULTS: Final = faults({
     "1 and its text are one id": (r"(?<=data = )bytes\(raw\)(?=\n\s+found = text\(data\))", r"bytes(raw).strip(b'\"')"),
     "large lines are cut": (r"return \[\] if self\.stays else pieces", "return [line] if line.ended else []"),
     "messages are written anew": (
-        r"(?<=self\.write\()line\.raw(?=\))",
-        r'line.raw if not line.whole or jsonrpc.parse(line.raw) is None else line.raw.rstrip() + b"\\n"',
+        r"(?<=\bto\.pass_on\()line(?=\))",
+        r'line if not line.whole or jsonrpc.parse(line.raw) is None else Line(line.raw.rstrip() + b"\\n")',
     ),
 })  # fmt: skip
 
