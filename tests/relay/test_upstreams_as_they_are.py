@@ -417,9 +417,11 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     port = server.sockets[0].getsockname()[1]
     url = Url("http", "127.0.0.1", port, "/mcp")
     configs = [Config(name=f"u{number}", url=url) for number in range(50)]
-    loop = asyncio.get_running_loop()
-    shared: Any = Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()
-    pools = [Pool(each, *shared, UpstreamContext(each.name), Dialer(each, loop)) for each in configs]
+    limits, buffers, links, loop = Limits(), Buffers(1 << 20), Links(), asyncio.get_running_loop()
+    pools = [
+        Pool(each, limits, buffers, links, lambda _: None, HeadCache(), UpstreamContext(each.name), Dialer(each, loop))
+        for each in configs
+    ]
     began_at = monotonic()
     for pool in pools:
         pool.state.silent("no answer")
