@@ -30,7 +30,7 @@ from tests.relay.harness import (
 )
 from tests.relay.messages import call, dumps, notification, result, task
 from tests.relay.rig import Place
-from tests.relay.wire import chunk, event
+from tests.relay.wire import event
 from tests.seams import named, put_in
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -215,24 +215,6 @@ def test_generated_exchanges_whose_heads_came_before(
     """On other connections, and on their own."""
     for _ in range(2):
         runner.run(compare(case, straight, plain_place.listening, plain_place.gateway.port))
-
-
-@settings(max_examples=EXAMPLES // 4, deadline=None)
-@given(places=_places(6))
-def test_a_stream_split_anywhere(
-    plain_place: Place, straight: socket.socket, runner: asyncio.Runner, places: list[int]
-) -> None:
-    """Chunks, and pieces of chunks, split where they will: the same events, each as soon as its bytes are there."""
-    events = (
-        b": c\r\n\r\n"
-        + event(notification("notifications/tasks/status", **task("t")))
-        + b"id: 1\rdata: \xe2\x80\xa8\r\r"
-    )
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = b"".join(map(chunk, _cut(events, places))) + b"0\r\n\r\n"
-    ask = b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-    case = Case("a stream", exchange(ask, [head, *_cut(body, places)]))
-    runner.run(compare(case, straight, plain_place.listening, plain_place.gateway.port))
 
 
 # ---- what is generated finds faults, and shows them small ----
