@@ -294,30 +294,6 @@ async def test_what_heads_of_answers_cost_is_counted(fresh_gateways: Gateways, b
     assert held >= 62_500
 
 
-@pytest.mark.parametrize("count", [FIELDS_MAX, FIELDS_MAX + 1])
-async def test_a_response_has_so_many_fields_and_trailers(rig: Rig, count: int) -> None:
-    whole = b"Content-Length: 0\r\n" + b"a:\r\n" * (count - 1)
-    informed = b"HTTP/1.1 103 Early Hints\r\n" + b"a:\r\n" * count + b"\r\n"
-    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x") + b"0\r\n" + b"a:\r\n" * count
-    passes, pieces = count == FIELDS_MAX, list[bytes]()
-
-    async def answering(_: Message, peer: Peer) -> bytes:
-        await peer.send(pieces[0])
-        await peer.send(pieces[1])
-        return b""
-
-    rig.serve(answering)
-    for sent, status in (
-        (b"HTTP/1.1 200 OK\r\n" + whole + b"\r\n", 200 if passes else 502),
-        (informed + response(b"ok"), 200 if passes else 502),
-        (chunks + b"\r\n", 200),
-    ):
-        for cut in (len(sent) - 1, len(sent) - 3, 60):
-            pieces[:] = sent[:cut], sent[cut:]
-            got = await rig.ask(request())
-            assert (got.status, got.whole) == (status, passes or status == 502)
-
-
 async def test_heads_beyond_the_limit_of_all_buffers_get_503(fresh_gateways: Gateways) -> None:
     """Small ones are served all the same (DESIGN 7.6)."""
     limits = {
