@@ -162,10 +162,7 @@ async def test_a_slow_upstream_slows_the_client_who_is_not_to_blame(gateways: Ga
 
 async def test_a_filtered_answer_to_http_1_0_and_to_close(rig: Rig) -> None:
     rig.serve(Server({None: page([task("t-1")])}))
-    for asked in (
-        rig.post(filtered()).replace(b"HTTP/1.1", b"HTTP/1.0"),
-        rig.post(filtered(), b"Connection: close"),
-    ):
+    for asked in (rig.post(filtered()).replace(b"HTTP/1.1", b"HTTP/1.0"), rig.post(filtered(), b"Connection: close")):
         one = await rig.client(asked)
         got = await one.response()
         assert len(final(got)["result"]["tasks"]) == 1

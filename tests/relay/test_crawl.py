@@ -15,21 +15,7 @@ from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, fault, filtered, notification, page, result, task
-from tests.relay.rig import (
-    FOREVER_S,
-    Rig,
-    Script,
-    Server,
-    Session,
-    body,
-    final,
-    gives,
-    ids,
-    own,
-    rig_with,
-    says,
-    told,
-)
+from tests.relay.rig import FOREVER_S, Rig, Script, Server, Session, body, final, gives, ids, own, rig_with, says, told
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]

@@ -12,9 +12,7 @@ from tests.relay.rig import Rig, Server, Session, body, final, ids, own, rig_wit
 from tests.relay.wire import answer, post
 
 
-async def test_a_misspelt_criterion_is_named_in_the_servers_list_and_every_other_byte_stays(
-    gateways: Gateways,
-) -> None:
+async def test_a_misspelt_criterion_is_named_in_the_servers_list_and_every_other_byte_stays(gateways: Gateways) -> None:
     """The list was whole, and said nothing. One without such a name passes byte for byte; so does an error."""
     said, form = b"", ""
 

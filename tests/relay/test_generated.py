@@ -18,16 +18,7 @@ from hypothesis import strategies as st
 from tests.launch import Gateways, listening, port_of
 from tests.relay.cases import about_the_limit, all_cases, timed_cases
 from tests.relay.conftest import SMALL_BODY_BYTES
-from tests.relay.harness import (
-    Case,
-    Step,
-    begins,
-    client,
-    compare,
-    exchange,
-    upstream,
-    upstream_ends,
-)
+from tests.relay.harness import Case, Step, begins, client, compare, exchange, upstream, upstream_ends
 from tests.relay.messages import call, dumps, notification, result, task
 from tests.relay.rig import Place
 from tests.relay.wire import event

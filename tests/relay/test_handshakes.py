@@ -143,10 +143,7 @@ WAYS: Final[dict[str, tuple[str, Way]]] = {
     "a hello, then garbage": ("broken", sends(hello() + b"\x17\x03\x03\0\x10" + b"A" * 16)),
     "TLS 1.0": ("version", sends(tls_1_0())),
     "SSL 3": ("version", sends(tls_1_0().replace(b"\x03\x01", b"\x03\0", 2))),
-    "no common cipher": (
-        "cipher",
-        sends(hello(ciphers="ECDHE-RSA-AES128-GCM-SHA256", newest=ssl.TLSVersion.TLSv1_2)),
-    ),
+    "no common cipher": ("cipher", sends(hello(ciphers="ECDHE-RSA-AES128-GCM-SHA256", newest=ssl.TLSVersion.TLSv1_2))),
     "an unknown authority": ("certificate", distrusts("localhost", trusts=False)),
     "another name": ("certificate", distrusts("other.example", trusts=True)),
     "plain HTTP": ("plain_http", sends(request())),

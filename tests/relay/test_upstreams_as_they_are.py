@@ -25,18 +25,7 @@ from gateway.upstream.connection_pool import Pool
 from gateway.upstream.upstreams import watch
 from tests.certificates import Authority
 from tests.forked import ran
-from tests.launch import (
-    Gateway,
-    Gateways,
-    Json,
-    eventually,
-    held_port,
-    listening,
-    logged,
-    port_of,
-    samples,
-    settings,
-)
+from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, samples, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, page, result
