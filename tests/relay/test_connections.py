@@ -278,7 +278,6 @@ KEPT = {
 
 LEFT = {
     "close": response(b"ok", CLOSE),
-    "close twice": response(b"ok", CLOSE, CLOSE),
     "close in a list": response(b"ok", b"Connection: keep-alive, Close"),
     "close, then keep": response(b"ok", CLOSE, KEEP),
     "keep, then close": response(b"ok", KEEP, CLOSE),

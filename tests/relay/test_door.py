@@ -19,15 +19,10 @@ from tests.relay.messages import call, filtered, notification, page, result
 from tests.relay.rig import Rig, Script, body, gives, own, rig_with, says
 from tests.relay.wire import LAST_CHUNK, chunk, chunked, event, post, request, response, stream
 
-TEXT = b"Content-Type: text/plain\r\n"
-
-
-def _head(fields: bytes, start: bytes = b"POST /mcp HTTP/1.1", kind: bytes = TEXT) -> bytes:
-    return start + b"\r\nHost: localhost\r\n" + kind + fields + b"\r\n\r\n"
-
 
 async def test_a_bad_chunk_after_the_answer_has_begun_cuts_it(process_rig: Rig) -> None:
-    one = await process_rig.client(_head(b"Transfer-Encoding: chunked"), chunk(b"hello"))
+    text = [b"Content-Type: text/plain", b"Transfer-Encoding: chunked"]
+    one = await process_rig.client(request(b"POST", fields=text), chunk(b"hello"))
     peer = await process_rig.upstream.head()
     await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"half"))
     await one.hears(b"half")

@@ -193,18 +193,12 @@ def straight() -> Iterator[socket.socket]:
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(case=cases())
-def test_generated_exchanges(plain_place: Place, straight: socket.socket, runner: asyncio.Runner, case: Case) -> None:
-    runner.run(compare(case, straight, plain_place.listening, plain_place.gateway.port))
-
-
-@settings(max_examples=EXAMPLES // 8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(case=cases(times=2))
-def test_generated_exchanges_whose_heads_came_before(
-    plain_place: Place, straight: socket.socket, runner: asyncio.Runner, case: Case
+@given(case=st.one_of(*[cases()] * 7, cases(times=2)), again=st.integers(0, 7).map((0).__eq__))
+def test_generated_exchanges(
+    plain_place: Place, straight: socket.socket, runner: asyncio.Runner, case: Case, again: bool
 ) -> None:
-    """On other connections, and on their own."""
-    for _ in range(2):
+    """Some again: their heads came before, on other connections, and on their own."""
+    for _ in range(1 + again):
         runner.run(compare(case, straight, plain_place.listening, plain_place.gateway.port))
 
 

@@ -306,18 +306,6 @@ async def test_a_drain_waits_for_who_still_reads_a_whole_answer(gateways: Gatewa
         assert await rig.gateway.exits() == 0
 
 
-@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
-async def test_a_client_that_waits_to_be_told_to_go_on_has_a_limit(gateways: Gateways, version: bytes) -> None:
-    """HTTP/1.0 is told nothing (RFC 9110, 10.1.1); HTTP/1.1 may have its answer already, and never send its body."""
-    async with rig_with(gateways, limits={"stall_timeout": "1s"}) as rig:
-        fields = [b"Expect: 100-continue", b"Content-Length: 10"]
-        one = await rig.client(request(b"POST", fields=fields, version=version))
-        peer = await rig.upstream.head()
-        await peer.send(response(b"no", status=b"401 Unauthorized"))
-        assert (await one.response()).status == 401
-        assert await one.ends() == "fin"
-
-
 # ---- `Connection` that names who asks ----
 
 

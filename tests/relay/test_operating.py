@@ -259,22 +259,6 @@ async def test_a_query_that_fails_on_a_stream_is_told_like_any_other(gateways: G
         assert len(lines(rig, "failed")) == 1
 
 
-async def test_the_access_log_has_every_request_at_info(gateways: Gateways) -> None:
-    async with rig_with(gateways, echo, log={"level": "info", "access": True}) as rig:
-        for asked in (post(call("ping")), post(filtered()), request(), post(filtered(status=1))):
-            await rig.ask(asked)
-        await logged(rig.gateway, '"failed"')
-        told = [line for line in rig.gateway.lines() if line["logger"] == "taskgate.request"]
-        assert {**told[3], "message": "failed", "count": 1, "time": ""} == {**told[4], "time": ""}
-        assert [(line["message"], line["kind"], line.get("method"), line["http_method"]) for line in told] == [
-            ("request", "relayed", "ping", "POST"),
-            ("request", "answered", "tasks/list", "POST"),
-            ("request", "relayed", None, "GET"),
-            ("request", "answered", "tasks/list", "POST"),
-            ("failed", "answered", "tasks/list", "POST"),
-        ]
-
-
 async def test_text_lines(gateways: Gateways) -> None:
     async with own(gateways, log={"level": "info", "format": "text"}, upstream={"url": "http://127.0.0.1:1/"}) as rig:
         await rig.ask(post(call("two words"), b'X-Request-Id: a"b'))
@@ -322,13 +306,6 @@ async def test_the_audit_has_a_line_for_each_task_that_is_created_cancelled_or_f
         assert (denied["task"], denied["code"]) == (named("gone"), -32602)
         assert "task" not in failed and failed["failure"] == "UpstreamBroken"
         assert "t-1" not in rig.gateway.log and "s3cr3t" not in rig.gateway.log
-
-
-async def test_without_its_key_there_is_no_audit(gateways: Gateways) -> None:
-    async with own(gateways) as rig:
-        await rig.exchange(rig.post(call("tasks/cancel", taskId="t-1")), answer(result(1, task("t-1", "cancelled"))))
-        await logged(rig.gateway, '"message": "request"')
-        assert lines(rig, "audit") == []
 
 
 UNPRINTABLE = "\x80\x85\x9b31m\x9f\u2028\u202e\ue000"

@@ -210,18 +210,24 @@ async def test_what_came_before_the_upstreams_end_reaches_a_slow_client(rig: Rig
     assert (got.body, got.whole) == (b"".join(events), False)
 
 
-async def test_a_client_may_wait_long_to_be_told_to_go_on(gateways: Gateways) -> None:
-    """Expect: 100-continue. It sends nothing until then, and is not to blame for it."""
+@pytest.mark.parametrize(("version", "is_told"), [(b"HTTP/1.0", False), (b"HTTP/1.1", False), (b"HTTP/1.1", True)])
+async def test_a_client_may_wait_long_to_be_told_to_go_on_but_not_behind_its_answer(
+    gateways: Gateways, version: bytes, is_told: bool
+) -> None:
+    """HTTP/1.0 is told nothing (RFC 9110, 10.1.1); HTTP/1.1 may have its answer already, and never send its body."""
     async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
-        one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 2", b"Expect: 100-continue"]))
+        fields = [TEXT, b"Content-Length: 2", b"Expect: 100-continue"]
+        one = await rig.client(request(b"PUT", fields=fields, version=version))
         peer = await rig.upstream.head()
-        await asyncio.sleep(2.5 * STALL_S)
-        await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        await one.hears(b"100 Continue")
-        await one.send(b"ok")
-        await rig.upstream.request()
+        if is_told:
+            await asyncio.sleep(2.5 * STALL_S)
+            await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await one.hears(b"100 Continue")
+            await one.send(b"ok")
+            await rig.upstream.request()
         await peer.send(response())
         assert (await one.response()).status == 200
+        assert is_told or await one.ends() == "fin"
 
 
 async def test_a_client_that_is_being_answered_may_pause_its_upload(gateways: Gateways) -> None:

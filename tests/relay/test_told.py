@@ -64,6 +64,7 @@ MESSAGES: list[tuple[object, int]] = [
     (call("tasks/get", taskId=SECRETS["task"]), 200), (call("prompts/get", name=SECRETS["body"]), 401),
     (call("resources/read", uri=SECRETS["body"]), 502), (call("tools/call", name=SECRETS["body"]), 502),
     (call("unknown/method", pad=SECRETS["body"]), 200), (SECRETS["body"].encode(), 202),
+    (call("tasks/cancel", taskId=SECRETS["task"]), 200),
 ]  # fmt: skip
 REQUESTS = [
     *((post(message, *FIELDS, target=TARGET), status) for message, status in MESSAGES),
@@ -124,6 +125,7 @@ async def test_metrics_say_what_happened_and_neither_they_nor_logs_tell_a_secret
         lines = rig.gateway.lines()
         assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
         assert {line["level"] for line in lines} <= {"debug", "info", "warning", "error"}
+        assert "audit" not in {line["message"] for line in lines}, "it has a key of its own"
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["passed on", "edited"])

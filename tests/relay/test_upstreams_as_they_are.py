@@ -1,7 +1,6 @@
 """Upstreams as they are: TLS, Unix sockets, health checks, and when one is up; listeners of every kind (DESIGN 8)."""
 
 import asyncio
-import contextlib
 import http.client
 import json
 import os
@@ -391,36 +390,24 @@ async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: G
 
 async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     """50 servers that take connections and say nothing: each is asked once in the first seconds, not all at once."""
-    asked: list[float] = []
-
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            await reader.readuntil(b"\r\n\r\n")
-            asked.append(monotonic())
-            await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    url = Url("http", "127.0.0.1", port, "/mcp")
-    configs = [Config(name=f"u{number}", url=url) for number in range(50)]
-    pools = [Pool(each, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()) for each in configs]
-    began_at = monotonic()
-    for pool in pools:
-        pool.state.silent("no answer")
-    probes = [asyncio.create_task(watch(pool)) for pool in pools]
-    try:
-        await eventually(lambda: len(asked) >= len(pools), "a probe of each")
-        await asyncio.sleep(max(0.0, began_at + PROBE_S + 1.0 - monotonic()))
-        after = sorted(at - began_at for at in asked)
-        assert len(after) == len(pools)
-        assert after[0] >= 1.0
-        assert after[-1] - after[0] > 0.1
-    finally:
-        for probe in probes:
-            probe.cancel()
-        await asyncio.gather(*probes, return_exceptions=True)
+    with listening() as sock:
+        silent, url = Upstream(sock), Url("http", "127.0.0.1", port_of(sock), "/mcp")
+        configs = [Config(name=f"u{number}", url=url) for number in range(50)]
+        pools = [Pool(each, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()) for each in configs]
+        began_at = monotonic()
         for pool in pools:
-            pool.close()
-        server.close()
-        await server.wait_closed()
+            pool.state.silent("no answer")
+        probes = [asyncio.create_task(watch(pool)) for pool in pools]
+        try:
+            await silent.until(lambda: len(silent.connections) >= len(pools), "a probe of each")
+            await asyncio.sleep(max(0.0, began_at + PROBE_S + 1.0 - monotonic()))
+            after = sorted(peer.arrivals[0][0] - began_at for peer in silent.connections)
+            assert len(after) == len(pools)
+            assert after[0] >= 1.0 and after[-1] - after[0] > 0.1
+        finally:
+            for probe in probes:
+                probe.cancel()
+            await asyncio.gather(*probes, return_exceptions=True)
+            for pool in pools:
+                pool.close()
+            await silent.close()
