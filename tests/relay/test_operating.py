@@ -443,22 +443,3 @@ async def test_a_host_that_no_url_can_have_is_no_fault_where_the_server_redirect
             assert (await rig.ask(sent)).status == int(status[:3])
         found = await rig.gateway.metrics()
         assert sum(count for (name, _), count in found.items() if name == "taskgate_requests_total") == 2
-
-
-@pytest.mark.parametrize(
-    ("location", "said"),
-    [
-        (b"?code=s3cr3t", "which was asked, or differs in its query alone"),
-        (b"/mcp", "which was asked, or differs in its query alone"),
-        (b"mcp/?code=s3cr3t", "redirects to /mcp/: put that into url"),
-        (b"https://u:s3cr3t@other.example/mcp", "redirects to https://other.example/mcp: put that into url"),
-        (b"mailto:s3cr3t", "answered 307"),
-    ],
-)
-async def test_url_can_become_only_what_was_not_asked(gateways: Gateways, location: bytes, said: str) -> None:
-    """A redirect to the same path with a query said to put into `url` what was there."""
-    async with own(gateways, log={"level": "info"}) as rig:
-        rig.serve(says(response(b"x", b"Location: " + location, status=b"307 There")))
-        assert (await rig.ask(post(filtered()))).status == 307
-        line = await logged(rig.gateway, '"failed"')
-        assert line["why"].endswith(said) and "s3cr3t" not in rig.gateway.log

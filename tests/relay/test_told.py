@@ -53,6 +53,9 @@ async def script(asked: Message, peer: Peer) -> bytes | None:
         case "resources/read":
             peer.reset()
             return None
+        case "roots/list":  # where it leads stands in the log, but for what may be a secret
+            location = "Location: https://u:{body}@other.example/mcp?code={query}".format(**SECRETS).encode()
+            return response(b"", location, status=b"307 There")
         case "tools/call":
             return b"garbage " + SECRETS["body"].encode() + b"\r\n\r\n"
     return await SERVER(asked, peer)
@@ -64,7 +67,7 @@ MESSAGES: list[tuple[object, int]] = [
     (call("tasks/get", taskId=SECRETS["task"]), 200), (call("prompts/get", name=SECRETS["body"]), 401),
     (call("resources/read", uri=SECRETS["body"]), 502), (call("tools/call", name=SECRETS["body"]), 502),
     (call("unknown/method", pad=SECRETS["body"]), 200), (SECRETS["body"].encode(), 202),
-    (call("tasks/cancel", taskId=SECRETS["task"]), 200),
+    (call("tasks/cancel", taskId=SECRETS["task"]), 200), (call("roots/list"), 307),
 ]  # fmt: skip
 REQUESTS = [
     *((post(message, *FIELDS, target=TARGET), status) for message, status in MESSAGES),
