@@ -374,18 +374,11 @@ async def test_a_crawl_never_uses_a_connection_that_was_challenged(rig: Rig) -> 
     await asyncio.gather(*(peer.ends() for peer in challenged))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        (b"Authorization", b"Bearer NTLM", False),
-        (b"Authorization", b"NTLMv3 a", False),
-        (b"Authorization", b"Bearer abc", False),
-        (b"WWW-Authenticate", b'Bearer realm="negotiate"', False),
-        (b"WWW-Authenticate", b"Digest negotiate=1", False),
-        (b"X-Authenticate", b"NTLM", False),
-        (b"WWW-AUTHENTICATE", b",,NEGOTIATE", True),
-        (b"Authorization", b"negotiate\tabc", True),
-    ],
-)
-def test_which_schemes_authenticate_a_connection(name: bytes, value: bytes, expected: bool) -> None:
-    assert authenticates_connection(Headers([(name, value)])) is expected
+def test_which_schemes_authenticate_a_connection() -> None:
+    """The others stand in the tables of attacks."""
+    for value in (b"Bearer NTLM", b"NTLMv3 a", b"Bearer abc", b'Bearer realm="negotiate"', b"Digest negotiate=1"):
+        for name in (b"Authorization", b"WWW-Authenticate"):
+            assert not authenticates_connection(Headers([(name, value)]))
+    assert not authenticates_connection(Headers([(b"X-Authenticate", b"NTLM")]))
+    for name, value in ((b"WWW-AUTHENTICATE", b",,NEGOTIATE"), (b"Authorization", b"negotiate\tabc")):
+        assert authenticates_connection(Headers([(name, value)]))
