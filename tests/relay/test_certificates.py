@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("harness_alone")
 HOUR: Final = 1 / 24
 INVALID: Final = {
     "expired": ((-1, -HOUR), "EXPIRED 1 h ago"),
-    "expired long ago": ((-100, -90), "EXPIRED 90 days ago"),
     "not yet valid": ((2 * HOUR, 1), "NOT YET VALID for 2 h"),
 }
 """From when to when, in days from now, and what is said of it."""

@@ -36,18 +36,15 @@ def write(path: Path, text: str) -> str:
 # ---- names that are no UTF-8 ----
 
 
-@pytest.mark.parametrize("lines", [log_format.JsonLines(), log_format.TextLines()])
-def test_a_log_names_a_file_whose_name_is_no_utf_8(lines: logging.Formatter) -> None:
-    record = logging.makeLogRecord({"msg": "not reloaded", "why": os.fsdecode(b"gate\xff.yaml"), "levelname": "ERROR"})
-    assert "gate\\udcff.yaml" in lines.format(record)
-
-
-def test_check_names_a_file_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+def test_check_and_the_log_name_a_file_whose_name_is_no_utf_8(tmp_path: Path) -> None:
     file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/gate\xff.yaml"))
     file.write_text(ONE)
     checked = run("--check", "--config", str(file), PYTHONIOENCODING="utf-8:strict")  # as in most locales
     assert (checked.returncode, checked.stderr) == (0, "")
     assert "gate\\udcff.yaml: valid" in checked.stdout
+    record = logging.makeLogRecord({"msg": "not reloaded", "why": os.fsdecode(b"gate\xff.yaml"), "levelname": "ERROR"})
+    for lines in (log_format.JsonLines(), log_format.TextLines()):
+        assert "gate\\udcff.yaml" in lines.format(record)
 
 
 # ---- --check ----

@@ -246,8 +246,9 @@ async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(
 ) -> None:
     """What it had read was held until its end, and counted nowhere."""
     monkeypatch.setattr("gateway.refresh.refreshes._TAIL_BYTES_MAX", 1000)
-    begins, since = {None: page(TASKS[:1], "0")}, TASKS[1]["createdAt"]
-    pages = {**begins, **{str(n): page([], str(n + 1)) for n in range(12)}, "12": page(TASKS[1:2])}
+    pages: dict[str | None, Json] = {None: page(TASKS[:1], "0"), "12": page(TASKS[1:2])}
+    since = TASKS[1]["createdAt"]
+    pages |= {str(n): page([], str(n + 1)) for n in range(12)}
     async with rig_with(gateways, Server(pages, get=lambda _: TASKS[1]), index={"max_age": 0}) as rig:
         session = Session(rig)
         assert ids(final(await session.ask(filtered(createdAfter=since, status=["failed", "working"])))) == ["t-1"]
@@ -353,7 +354,7 @@ async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_
     await peer.send(stream() + chunk(event(LOG)))
     await first.hears(dumps(LOG))
     first.reset()
-    await _gone(rig)
+    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 1, "only one connection is left")
     await peer.send(chunk(event(ASKS)))
     await second.hears(dumps(ASKS))
     await peer.send(chunk(event(result(first_id, page(TASKS[:2], "t-1")))) + LAST_CHUNK)
@@ -395,10 +396,6 @@ async def _joined(rig: Rig, session: Session) -> None:
     """What was sent before has been taken in: a request of the same session has gone through since."""
     one, _ = await rig.answered(session.request(call("ping", "joined")), answer(result("joined", {})))
     await one.close()
-
-
-async def _gone(rig: Rig) -> None:
-    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 1, "only one connection is left")
 
 
 # ---- streams that close and go on ----

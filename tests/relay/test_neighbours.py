@@ -8,13 +8,13 @@ import resource
 import signal
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
 from gateway.downstream.listener import TURNED_AWAY_MAX
 from gateway.errors import Overloaded
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
+from tests.bench.proc import rss_bytes
 from tests.launch import Gateways, eventually, logged
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
@@ -201,8 +201,8 @@ async def test_a_body_that_has_gone_up_takes_no_memory_while_its_answer_streams(
             await peer.send(stream() + chunk(b": open\n\n"))
             await one.hears(b": open")
             if number == 0:
-                before = _resident_bytes(rig)
-        assert _resident_bytes(rig) - before < 10 * body_bytes
+                before = rss_bytes(rig.gateway.running.popen.pid)
+        assert rss_bytes(rig.gateway.running.popen.pid) - before < 10 * body_bytes
         assert (await rig.gateway.metrics())["taskgate_held_bytes", ()] == 0
 
 
@@ -218,12 +218,6 @@ async def test_a_body_that_its_last_piece_makes_large_counts_and_an_id_as_long_a
         await peer.send(stream() + chunk(b": open\n\n"))
         await one.hears(b": open")
         assert await _holds(rig, MIB)
-
-
-def _resident_bytes(rig: Rig) -> int:
-    status = Path("/proc", str(rig.gateway.running.popen.pid), "status").read_text().splitlines()
-    [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]
-    return rss
 
 
 async def test_a_packed_document_is_no_larger_than_a_plain_one(rig: Rig) -> None:

@@ -283,14 +283,6 @@ async def test_an_upstream_is_chosen_by_host_and_by_prefix(several: Several, is_
         assert asked.value(b"host") == hosts.get(name, own_authority)
 
 
-async def test_no_upstream_for_a_path_is_404(gateways: Gateways) -> None:
-    async with rig_with(gateways, upstream={"match": {"prefix": "/research"}}) as rig:
-        for asked in (request(), post(call("ping", 7)), request(target=b"/researchers"), request(b"OPTIONS", b"*")):
-            got = await rig.ask(asked)
-            assert got.status == 404
-            assert body(got)["error"]["code"] == -32600
-
-
 async def test_tasks_of_several_upstreams_are_kept_apart(several: Several) -> None:
     """The same session id and token at two upstreams are two sessions (DESIGN 7)."""
     for name, prefix in (("research", b"/research"), ("rest", b"")):
