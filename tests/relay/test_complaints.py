@@ -40,9 +40,6 @@ async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
     await one.hears(event(b"later"))
 
 
-# ---- sessions and authorization ----
-
-
 # ---- messages ----
 
 

@@ -231,7 +231,7 @@ CHECK: Json = {"path": "/health?deep=1", "interval": "100ms", "timeout": "1s"}
 
 async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways) -> None:
     with listening() as sock:
-        changed = {"upstream": {"health_check": CHECK}, "log": {"level": "info"}}
+        changed: Json = {"upstream": {"health_check": CHECK}, "log": {"level": "info"}}
         async with served(sock) as seen:
             with gateways.process(port_of(sock), **changed) as gateway:
                 await eventually(lambda: bool(seen.heads), "a check")
