@@ -9,16 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from tests.relay.harness import (
-    Case,
-    arrives,
-    begins,
-    client,
-    exchange,
-    upstream,
-    upstream_ends,
-    upstream_hears,
-)
+from tests.relay.harness import Case, arrives, begins, client, exchange, upstream, upstream_ends, upstream_hears
 from tests.relay.messages import call, dumps, fault, initialized, notification, result, task
 from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, event, post, request, response, stream
 

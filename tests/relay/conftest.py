@@ -36,7 +36,7 @@ def fresh_gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
     return Gateways(tmp_path_factory.mktemp("fresh"))
 
 
-def _place(**changed: Json) -> Any:
+def _place(**changed: Any) -> Any:
     """A process for all tests, configured so, and the socket of its upstreams."""
 
     @pytest.fixture(scope="session")

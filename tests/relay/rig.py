@@ -128,15 +128,6 @@ class Rig:
         """The JSON-RPC messages of that method that the upstream has received."""
         return [m for m in map(body, self.upstream.requests) if isinstance(m, dict) and m.get("method") == method]
 
-    async def canary(self) -> None:
-        """Return when a request sent now has reached the upstream, and so everything that was sent before."""
-        known = len(self.upstream.requests)
-        one = await self.client(b"GET /canary HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        await self.upstream.until(
-            lambda: any(r.target == b"/canary" for r in self.upstream.requests[known:]), "the canary at the upstream"
-        )
-        await one.close()
-
     async def leave(self) -> None:
         for one in self._clients:
             await one.close()

@@ -20,7 +20,7 @@ from gateway.operate import log_format
 from gateway.operate.admin_listener import why_not
 from tests.certificates import signed
 from tests.forked import ran
-from tests.launch import COMMAND, ROOT, Gateways, Json, command, eventually, logged, ports, run, settings
+from tests.launch import COMMAND, ROOT, Gateways, Json, eventually, logged, ports, run
 from tests.relay.messages import call, filtered, notification, page, result, task
 from tests.relay.rig import Rig, body, final, ids, own
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, stream
@@ -36,31 +36,18 @@ def write(path: Path, text: str) -> str:
 # ---- names that are no UTF-8 ----
 
 
-@pytest.mark.parametrize("lines", [log_format.JsonLines(), log_format.TextLines()])
-def test_a_log_names_a_file_whose_name_is_no_utf_8(lines: logging.Formatter) -> None:
-    record = logging.makeLogRecord({"msg": "not reloaded", "why": os.fsdecode(b"gate\xff.yaml"), "levelname": "ERROR"})
-    assert "gate\\udcff.yaml" in lines.format(record)
-
-
-def test_check_names_a_file_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+def test_check_and_the_log_name_a_file_whose_name_is_no_utf_8(tmp_path: Path) -> None:
     file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/gate\xff.yaml"))
     file.write_text(ONE)
     checked = run("--check", "--config", str(file), PYTHONIOENCODING="utf-8:strict")  # as in most locales
     assert (checked.returncode, checked.stderr) == (0, "")
     assert "gate\\udcff.yaml: valid" in checked.stdout
+    record = logging.makeLogRecord({"msg": "not reloaded", "why": os.fsdecode(b"gate\xff.yaml"), "levelname": "ERROR"})
+    for lines in (log_format.JsonLines(), log_format.TextLines()):
+        assert "gate\\udcff.yaml" in lines.format(record)
 
 
 # ---- --check ----
-
-
-def test_check_reads_standard_input_and_the_environment() -> None:
-    text = ONE + "listen: ${GATE_ADDRESS}\n"
-    checked = ran("--check", "--config", "-", GATE_ADDRESS="127.0.0.1:1234", text=text)
-    assert checked.returncode == 0
-    assert checked.stdout.splitlines()[1] == "  http://127.0.0.1:1234/mcp leads to http://a.example/mcp (a)"
-    refused = ran("--check", "--config", "-", GATE_ADDRESS="hunter2", text=text)
-    assert refused.returncode == 2 and "hunter2" not in refused.stderr
-    assert refused.stderr.startswith("taskgate: standard input:2: listen: expected HOST:PORT")
 
 
 @pytest.mark.parametrize(
@@ -93,27 +80,6 @@ def test_flags_that_do_not_go_together(tmp_path: Path) -> None:
 
 
 # ---- a gateway that runs ----
-
-
-@pytest.mark.parametrize(("level", "lines"), [("info", 1), ("error", 0)])
-async def test_log_level_goes_before_the_files(tmp_path: Path, level: str, lines: int) -> None:
-    with ports() as (listen, admin):
-        config = settings(listen, admin, 1, {"log": {"level": "debug"}})
-        file = write(tmp_path / "gate.yaml", json.dumps(config))
-
-        async def serves() -> bool:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", listen)
-            except ConnectionError:
-                return False
-            writer.close()
-            return True
-
-        async with command("--config", file, "--log-level", level) as process:
-            await eventually(serves, "a gateway that serves")
-            process.terminate()
-            said, _ = await process.communicate()
-        assert (said.count(b'"stopped"'), said.count(b'"debug"')) == (lines, 0)
 
 
 async def test_a_gateway_by_flags_says_where_most_servers_are_and_sighup_does_nothing(gateways: Gateways) -> None:

@@ -68,8 +68,8 @@ async def test_a_get_of_which_an_answer_had_begun_is_not_sent_again(rig: Rig) ->
     await peer.send(b"HTTP/1.1 200 OK\r\nContent-Le")
     peer.reset()
     assert (await one.response(2)).status == 502
-    await rig.canary()
-    assert len(rig.upstream.requests) == 3
+    await rig.begin(request(target=b"/canary"))
+    assert [asked.target for asked in rig.upstream.requests] == [b"/mcp", b"/mcp", b"/canary"]
 
 
 async def test_an_idle_connection_is_closed_in_time(hasty_rig: Rig) -> None:
@@ -158,15 +158,9 @@ async def test_a_slow_upstream_slows_the_client_who_is_not_to_blame(gateways: Ga
         assert (await one.response()).status == 200
 
 
-# ---- initialize, as it passes ----
-
-
 async def test_a_filtered_answer_to_http_1_0_and_to_close(rig: Rig) -> None:
     rig.serve(Server({None: page([task("t-1")])}))
-    for asked in (
-        rig.post(filtered()).replace(b"HTTP/1.1", b"HTTP/1.0"),
-        rig.post(filtered(), b"Connection: close"),
-    ):
+    for asked in (rig.post(filtered()).replace(b"HTTP/1.1", b"HTTP/1.0"), rig.post(filtered(), b"Connection: close")):
         one = await rig.client(asked)
         got = await one.response()
         assert len(final(got)["result"]["tasks"]) == 1
@@ -271,19 +265,16 @@ KEPT = {
     "HTTP/1.1": response(),
     "HEAD": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
     "HEAD of chunks": CHUNKS,
-    "204": b"HTTP/1.1 204 No Content\r\n\r\n",
     "304 with a length": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\n",
     "HTTP/1.0 that keeps": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok",
     "chunked, and a trailer": CHUNKS + chunked(b"x", trailers=[b"A: b"]),
     "1xx before it": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 3 + response(),
-    "1xx that has a length": b"HTTP/1.1 102 x\r\nContent-Length: 9\r\n\r\n" + response(),
     "an offer of another protocol": response(b"ok", b"Upgrade: h2c", b"Connection: upgrade"),
 }
 
 
 LEFT = {
     "close": response(b"ok", CLOSE),
-    "close twice": response(b"ok", CLOSE, CLOSE),
     "close in a list": response(b"ok", b"Connection: keep-alive, Close"),
     "close, then keep": response(b"ok", CLOSE, KEEP),
     "keep, then close": response(b"ok", KEEP, CLOSE),
@@ -380,18 +371,11 @@ async def test_a_crawl_never_uses_a_connection_that_was_challenged(rig: Rig) -> 
     await asyncio.gather(*(peer.ends() for peer in challenged))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        (b"Authorization", b"Bearer NTLM", False),
-        (b"Authorization", b"NTLMv3 a", False),
-        (b"Authorization", b"Bearer abc", False),
-        (b"WWW-Authenticate", b'Bearer realm="negotiate"', False),
-        (b"WWW-Authenticate", b"Digest negotiate=1", False),
-        (b"X-Authenticate", b"NTLM", False),
-        (b"WWW-AUTHENTICATE", b",,NEGOTIATE", True),
-        (b"Authorization", b"negotiate\tabc", True),
-    ],
-)
-def test_which_schemes_authenticate_a_connection(name: bytes, value: bytes, expected: bool) -> None:
-    assert authenticates_connection(Headers([(name, value)])) is expected
+def test_which_schemes_authenticate_a_connection() -> None:
+    """The others stand in the tables of attacks."""
+    for value in (b"Bearer NTLM", b"NTLMv3 a", b"Bearer abc", b'Bearer realm="negotiate"', b"Digest negotiate=1"):
+        for name in (b"Authorization", b"WWW-Authenticate"):
+            assert not authenticates_connection(Headers([(name, value)]))
+    assert not authenticates_connection(Headers([(b"X-Authenticate", b"NTLM")]))
+    for name, value in ((b"WWW-AUTHENTICATE", b",,NEGOTIATE"), (b"Authorization", b"negotiate\tabc")):
+        assert authenticates_connection(Headers([(name, value)]))

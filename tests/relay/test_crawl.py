@@ -15,21 +15,7 @@ from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, fault, filtered, notification, page, result, task
-from tests.relay.rig import (
-    FOREVER_S,
-    Rig,
-    Script,
-    Server,
-    Session,
-    body,
-    final,
-    gives,
-    ids,
-    own,
-    rig_with,
-    says,
-    told,
-)
+from tests.relay.rig import FOREVER_S, Rig, Script, Server, Session, body, final, gives, ids, own, rig_with, says, told
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
@@ -260,8 +246,9 @@ async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(
 ) -> None:
     """What it had read was held until its end, and counted nowhere."""
     monkeypatch.setattr("gateway.refresh.refreshes._TAIL_BYTES_MAX", 1000)
-    begins, since = {None: page(TASKS[:1], "0")}, TASKS[1]["createdAt"]
-    pages = {**begins, **{str(n): page([], str(n + 1)) for n in range(12)}, "12": page(TASKS[1:2])}
+    pages: dict[str | None, Json] = {None: page(TASKS[:1], "0"), "12": page(TASKS[1:2])}
+    since = TASKS[1]["createdAt"]
+    pages |= {str(n): page([], str(n + 1)) for n in range(12)}
     async with rig_with(gateways, Server(pages, get=lambda _: TASKS[1]), index={"max_age": 0}) as rig:
         session = Session(rig)
         assert ids(final(await session.ask(filtered(createdAfter=since, status=["failed", "working"])))) == ["t-1"]
@@ -333,23 +320,20 @@ async def test_only_messages_are_forwarded(rig: Rig, data: bytes, forwarded: boo
 async def test_others_get_their_turn_while_a_crawlers_stream_is_read(rig: Rig) -> None:
     """All events of a piece were read in one: neighbours waited 0.9 s. Lines of Python are counted."""
     rig.serve(_streamed(b"data:1\n\n" * 8000))
-    count = most = 0
+    turns, before = [0], sys.gettrace()  # the lines of each turn of the loop
 
     def trace(frame: FrameType, kind: str, _arg: object) -> Any:
-        nonlocal count
         if "gateway" not in frame.f_code.co_filename:
             return None
-        count += kind == "line"
+        turns[-1] += kind == "line"
         return trace
 
     async def tick() -> None:
-        nonlocal count, most
         while True:
             await asyncio.sleep(0)
-            most, count = max(most, count), 0
+            turns.append(0)
 
     ticking = asyncio.create_task(tick())
-    before = sys.gettrace()
     sys.settrace(trace)
     try:
         got = await rig.ask(rig.post(filtered(7)))
@@ -357,7 +341,7 @@ async def test_others_get_their_turn_while_a_crawlers_stream_is_read(rig: Rig) -
         sys.settrace(before)
         ticking.cancel()
     assert ids(final(got)) == ALL
-    assert 100 < most < 30_000
+    assert 100 < max(turns) < 30_000
 
 
 async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_first(rig: Rig) -> None:
@@ -370,7 +354,7 @@ async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_
     await peer.send(stream() + chunk(event(LOG)))
     await first.hears(dumps(LOG))
     first.reset()
-    await _gone(rig)
+    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 1, "only one connection is left")
     await peer.send(chunk(event(ASKS)))
     await second.hears(dumps(ASKS))
     await peer.send(chunk(event(result(first_id, page(TASKS[:2], "t-1")))) + LAST_CHUNK)
@@ -412,10 +396,6 @@ async def _joined(rig: Rig, session: Session) -> None:
     """What was sent before has been taken in: a request of the same session has gone through since."""
     one, _ = await rig.answered(session.request(call("ping", "joined")), answer(result("joined", {})))
     await one.close()
-
-
-async def _gone(rig: Rig) -> None:
-    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 1, "only one connection is left")
 
 
 # ---- streams that close and go on ----

@@ -1,7 +1,6 @@
 """TLS handshakes of clients: those that fail are counted and logged, plain HTTP gets an answer, and all have limits."""
 
 import asyncio
-import json
 import random
 import signal
 import socket
@@ -144,10 +143,7 @@ WAYS: Final[dict[str, tuple[str, Way]]] = {
     "a hello, then garbage": ("broken", sends(hello() + b"\x17\x03\x03\0\x10" + b"A" * 16)),
     "TLS 1.0": ("version", sends(tls_1_0())),
     "SSL 3": ("version", sends(tls_1_0().replace(b"\x03\x01", b"\x03\0", 2))),
-    "no common cipher": (
-        "cipher",
-        sends(hello(ciphers="ECDHE-RSA-AES128-GCM-SHA256", newest=ssl.TLSVersion.TLSv1_2)),
-    ),
+    "no common cipher": ("cipher", sends(hello(ciphers="ECDHE-RSA-AES128-GCM-SHA256", newest=ssl.TLSVersion.TLSv1_2))),
     "an unknown authority": ("certificate", distrusts("localhost", trusts=False)),
     "another name": ("certificate", distrusts("other.example", trusts=True)),
     "plain HTTP": ("plain_http", sends(request())),
@@ -251,10 +247,7 @@ async def test_sigterm_ends_handshakes_at_once_and_answers_in_time(gateways: Gat
 async def test_a_reload_changes_the_limits_of_handshakes_to_come(gateways: Gateways, tls: Json) -> None:
     async with own(gateways, tls=tls, limits={"request_timeout": "1h"}) as rig:
         before = await rig.client(hello()[:9])
-        assert rig.gateway.file is not None
-        settings = json.loads(rig.gateway.file.read_text())
-        settings["limits"] = {"request_timeout": "500ms"}
-        rig.gateway.renew(settings)
+        rig.gateway.renew(rig.settings(tls=tls, limits={"request_timeout": "500ms"}))
 
         async def gives_up() -> bool:
             one = await rig.client()

@@ -8,13 +8,13 @@ import resource
 import signal
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
 from gateway.downstream.listener import TURNED_AWAY_MAX
 from gateway.errors import Overloaded
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
+from tests.bench.proc import rss_bytes
 from tests.launch import Gateways, eventually, logged
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
@@ -201,8 +201,8 @@ async def test_a_body_that_has_gone_up_takes_no_memory_while_its_answer_streams(
             await peer.send(stream() + chunk(b": open\n\n"))
             await one.hears(b": open")
             if number == 0:
-                before = _resident_bytes(rig)
-        assert _resident_bytes(rig) - before < 10 * body_bytes
+                before = rss_bytes(rig.gateway.running.popen.pid)
+        assert rss_bytes(rig.gateway.running.popen.pid) - before < 10 * body_bytes
         assert (await rig.gateway.metrics())["taskgate_held_bytes", ()] == 0
 
 
@@ -218,12 +218,6 @@ async def test_a_body_that_its_last_piece_makes_large_counts_and_an_id_as_long_a
         await peer.send(stream() + chunk(b": open\n\n"))
         await one.hears(b": open")
         assert await _holds(rig, MIB)
-
-
-def _resident_bytes(rig: Rig) -> int:
-    status = Path("/proc", str(rig.gateway.running.popen.pid), "status").read_text().splitlines()
-    [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]
-    return rss
 
 
 async def test_a_packed_document_is_no_larger_than_a_plain_one(rig: Rig) -> None:
@@ -304,18 +298,6 @@ async def test_a_drain_waits_for_who_still_reads_a_whole_answer(gateways: Gatewa
         assert (await one.response()).body == b"w" * MIB
         await one.close()
         assert await rig.gateway.exits() == 0
-
-
-@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
-async def test_a_client_that_waits_to_be_told_to_go_on_has_a_limit(gateways: Gateways, version: bytes) -> None:
-    """HTTP/1.0 is told nothing (RFC 9110, 10.1.1); HTTP/1.1 may have its answer already, and never send its body."""
-    async with rig_with(gateways, limits={"stall_timeout": "1s"}) as rig:
-        fields = [b"Expect: 100-continue", b"Content-Length: 10"]
-        one = await rig.client(request(b"POST", fields=fields, version=version))
-        peer = await rig.upstream.head()
-        await peer.send(response(b"no", status=b"401 Unauthorized"))
-        assert (await one.response()).status == 401
-        assert await one.ends() == "fin"
 
 
 # ---- `Connection` that names who asks ----

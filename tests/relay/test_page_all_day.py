@@ -97,11 +97,6 @@ def test_the_verdict_is_first_and_failures_are_grouped_by_reason(browser: Any, g
         expect(advice).to_have_count(2)
         expect(advice.first).to_contain_text("Does the server run, and is its url right?")
         expect(advice.first.locator("a")).to_have_text("docs/troubleshooting.md: 502 Bad Gateway")
-        sizes = "all => all.map(one => getComputedStyle(one).fontSize)"
-        large = tab.locator("#verdict, #advice span").evaluate_all(sizes)
-        assert len(large) == 3 and len(set(large)) == 1, "what to do is as large as what is wrong"
-        cells = tab.locator("#reasons tr:first-child > :nth-last-child(-n+2) > :first-child").evaluate_all(sizes)
-        assert len(cells) == 2 and len(set(cells)) == 1
         for target, method in (("/well/mcp", "tools/call"), ("/spare/mcp", "tools/call"), *(("/nowhere", "ping"),) * 8):
             ask(one, call(method), target)
         rows = tab.locator("#reasons tr")

@@ -152,19 +152,6 @@ def test_the_headline_tells_of_one_that_waits_and_of_what_fails(browser: Any, ga
         playwright.expect(verdict).to_have_text("17 of 22 tasks of 2 tools failed in the last 5 minutes")
 
 
-def test_how_tasks_end_whose_status_nobody_knows(browser: Any, gateways: Gateways) -> None:
-    """Those that live in such a status were once shown as ended in it."""
-    with workshop(gateways) as shop:
-        shop.make("render", "paused", times=3)
-        shop.forget()
-        shop.make("approve", times=2)
-        shop.forget()
-        with opened(browser, shop.gateway) as tab:
-            assert cells(tab, "render")[8] == "3 created\n1 other"
-            approve = cells(tab, "approve")
-            assert approve[8] == "2 created\n1 lost" and approve[1].startswith("1\n")
-
-
 def test_without_tasks_it_says_where_they_come_from_and_when_off_which_key_turns_them_on(
     browser: Any, gateways: Gateways
 ) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
 from types import ModuleType
-from typing import Final, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 import pytest
 
@@ -54,7 +54,7 @@ async def read(exchange: Exchange) -> None:
         pass
 
 
-def begins(headers: list[tuple[bytes, bytes]], framing: str) -> Deed:
+def begins(headers: list[tuple[bytes, bytes]], framing: Any) -> Deed:
     """Send a part of a response, unless one has begun."""
 
     async def begin(exchange: Exchange) -> None:

@@ -53,6 +53,9 @@ async def script(asked: Message, peer: Peer) -> bytes | None:
         case "resources/read":
             peer.reset()
             return None
+        case "roots/list":  # where it leads stands in the log, but for what may be a secret
+            location = "Location: https://u:{body}@other.example/mcp?code={query}".format(**SECRETS).encode()
+            return response(b"", location, status=b"307 There")
         case "tools/call":
             return b"garbage " + SECRETS["body"].encode() + b"\r\n\r\n"
     return await SERVER(asked, peer)
@@ -64,6 +67,7 @@ MESSAGES: list[tuple[object, int]] = [
     (call("tasks/get", taskId=SECRETS["task"]), 200), (call("prompts/get", name=SECRETS["body"]), 401),
     (call("resources/read", uri=SECRETS["body"]), 502), (call("tools/call", name=SECRETS["body"]), 502),
     (call("unknown/method", pad=SECRETS["body"]), 200), (SECRETS["body"].encode(), 202),
+    (call("tasks/cancel", taskId=SECRETS["task"]), 200), (call("roots/list"), 307),
 ]  # fmt: skip
 REQUESTS = [
     *((post(message, *FIELDS, target=TARGET), status) for message, status in MESSAGES),
@@ -124,6 +128,7 @@ async def test_metrics_say_what_happened_and_neither_they_nor_logs_tell_a_secret
         lines = rig.gateway.lines()
         assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
         assert {line["level"] for line in lines} <= {"debug", "info", "warning", "error"}
+        assert "audit" not in {line["message"] for line in lines}, "it has a key of its own"
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["passed on", "edited"])
@@ -208,7 +213,10 @@ async def test_a_task_is_begun_works_and_ends(gateways: Gateways, server: Worksh
             for number in range(4):
                 ask(gateway, call("tasks/get", taskId=f"t{number}"))
         ask(gateway, call("tasks/get", taskId="unknown"))
+        for number, tool in enumerate(("", None, 7, ["x"])):  # what is no text is as none
+            make(gateway, task(f"of none {number}"), tool=tool)
         samples = await gateway.metrics()
+        assert samples["taskgate_tasks_started_total", of("tools/call")] == 4
         assert samples["taskgate_tasks_started_total", of("render")] == 4
         assert samples["taskgate_tasks", of("render", "working")] == 1
         assert samples["taskgate_tasks", of("render", "input_required")] == 1
@@ -217,7 +225,7 @@ async def test_a_task_is_begun_works_and_ends(gateways: Gateways, server: Worksh
         assert samples["taskgate_tasks_ended_total", of("render", "failed")] == 1
         assert samples["taskgate_task_duration_seconds_sum", of("render", "failed")] == 40
         assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 1
-        [shown] = rows(gateway)
+        [shown] = [row for row in rows(gateway) if row["tool"] == "render"]
         assert shown["live"]["working"]["count"] == shown["live"]["input_required"]["count"] == 1
         assert shown["started"] == {"1m": 4, "5m": 4, "all": 4}
         assert shown["ended"]["1m"] == shown["ended"]["all"] == {"completed": 1, "failed": 1}
@@ -266,31 +274,6 @@ async def test_what_a_guard_denies_is_a_lookup_that_failed(gateways: Gateways, s
         samples = await gateway.metrics()
         assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 2
         assert samples["taskgate_tasks", of("render", "working")] == 1
-
-
-HOSTILE: dict[str, object] = {
-    'quote " and \\ and \n line': 'quote " and \\ and \n line', 'x"} 1\ntaskgate_up 0\n#': 'x"} 1\ntaskgate_up 0\n#',
-    "nul \0 and \x1b[31m": "nul \0 and \x1b[31m", "w" * 100: "w" * 1_000_000,
-    "\U0001f600" * 100: "\U0001f600" * 200_000, "half \ufffd": "half \ud83d", "other": "other",
-}  # fmt: skip
-
-
-async def test_a_name_of_a_tool_is_text_whatever_is_in_it(gateways: Gateways, server: Workshop) -> None:
-    """Cut to 100 characters; one that is empty, or no text, is as none. Half a character is read leniently."""
-    with gateways.process(server.port) as gateway:
-        for number, name in enumerate([*HOSTILE.values(), "", None, 7, ["x"]]):
-            make(gateway, task(f"t{number}"), tool=name)
-        samples = await gateway.metrics()
-        started = {dict(labels)["tool"]: n for (name, labels), n in samples.items() if name.endswith("s_started_total")}
-        assert started == dict.fromkeys(HOSTILE, 1) | {"tools/call": 4}
-        for number in range(100):
-            make(gateway, task(f"more{number}"), tool=f"{number}")
-        samples = await gateway.metrics()
-        started = {dict(labels)["tool"]: n for (name, labels), n in samples.items() if name.endswith("s_started_total")}
-        assert len(started) == 16  # `other` has a name of its own here
-        assert sum(started.values()) == 111
-        assert len(await gateway.exposition()) < 200_000
-        assert {row["tool"] for row in rows(gateway)} == started.keys()
 
 
 @pytest.mark.parametrize(

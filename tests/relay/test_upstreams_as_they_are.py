@@ -1,7 +1,6 @@
 """Upstreams as they are: TLS, Unix sockets, health checks, and when one is up; listeners of every kind (DESIGN 8)."""
 
 import asyncio
-import contextlib
 import http.client
 import json
 import os
@@ -13,7 +12,6 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -27,18 +25,7 @@ from gateway.upstream.dial import Dialer
 from gateway.upstream.upstreams import watch
 from tests.certificates import Authority
 from tests.forked import ran
-from tests.launch import (
-    Gateway,
-    Gateways,
-    Json,
-    eventually,
-    held_port,
-    listening,
-    logged,
-    port_of,
-    samples,
-    settings,
-)
+from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, page, result
@@ -176,11 +163,6 @@ def over_unix(path: str, target: str) -> tuple[int, bytes]:
         return got.status, got.read()
 
 
-def mode_of(path: str) -> int:
-    """The permissions of a file."""
-    return stat.S_IMODE(Path(path).stat().st_mode)
-
-
 async def test_listening_on_unix_sockets(gateways: Gateways, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Who reaches the socket is the file system's matter: `Host` is not checked. A file left behind is no hindrance."""
     listen, admin = str(tmp_path / "listen.sock"), str(tmp_path / "admin.sock")
@@ -199,7 +181,8 @@ async def test_listening_on_unix_sockets(gateways: Gateways, tmp_path: Path, req
                 assert (line["client"], line["status"]) == ("unix", 200)
                 assert (await logged(gateway, '"serving"'))["address"] == f"http://unix:{listen}:/mcp"
                 assert b"taskgate_requests_total" in (await asyncio.to_thread(over_unix, admin, "/metrics"))[1]
-                assert mode_of(listen) == mode_of(admin) == 0o770, "all that the umask leaves"
+                modes = {stat.S_IMODE(Path(path).stat().st_mode) for path in (listen, admin)}  # noqa: ASYNC240
+            assert modes == {0o770}, "all that the umask leaves"
 
 
 @pytest.mark.parametrize("which", ["listen", "admin"])
@@ -249,17 +232,17 @@ CHECK: Json = {"path": "/health?deep=1", "interval": "100ms", "timeout": "1s"}
 
 async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways) -> None:
     with listening() as sock:
-        changed = {"upstream": {"health_check": CHECK}, "log": {"level": "info"}}
+        changed: Json = {"upstream": {"health_check": CHECK}, "log": {"level": "info"}}
         async with served(sock) as seen:
             with gateways.process(port_of(sock), **changed) as gateway:
                 await eventually(lambda: bool(seen.heads), "a check")
-                assert await up_is(gateway, 1)
+                await becomes(gateway, 1)
                 assert seen.heads[0].startswith(b"GET /health?deep=1 HTTP/1.1\r\n")
                 seen.status = b"503 Service Unavailable"
-                await eventually(lambda: up_is(gateway, 0), "down")
+                await becomes(gateway, 0)
                 assert (await logged(gateway, "the upstream is down"))["why"] == "the health check got status 503"
                 seen.status = b"404 Not Found"
-                await eventually(lambda: up_is(gateway, 1), "up: it answers")
+                await becomes(gateway, 1)
                 await logged(gateway, "the upstream is up")
                 gateway.renew(settings(gateway.port, gateway.admin, port_of(sock)))
                 await logged(gateway, '"reloaded"')
@@ -281,11 +264,6 @@ async def test_a_down_lasts_until_a_check_passes_whatever_answers(gateways: Gate
                 await logged(gateway, "the upstream is up")
             changes = [line["message"] for line in gateway.lines() if line["logger"] == "taskgate.upstream"]
             assert changes == ["the upstream is down", "the upstream is up"]
-
-
-async def up_is(gateway: Gateway, value: int) -> bool:
-    found = samples((await asyncio.to_thread(gateway.get, "/metrics"))[1])
-    return found["taskgate_upstream_up", (("upstream", "up"),)] == value
 
 
 # ---- the state of an upstream, seen from outside: what begins a down, and what ends it if nobody asks ----
@@ -404,40 +382,33 @@ async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: G
 
 async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     """50 servers that take connections and say nothing: each is asked once in the first seconds, not all at once."""
-    asked: list[float] = []
-
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            await reader.readuntil(b"\r\n\r\n")
-            asked.append(monotonic())
-            await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    url = Url("http", "127.0.0.1", port, "/mcp")
-    configs = [Config(name=f"u{number}", url=url) for number in range(50)]
-    limits, buffers, links, loop = Limits(), Buffers(1 << 20), Links(), asyncio.get_running_loop()
-    pools = [
-        Pool(each, limits, buffers, links, lambda _: None, HeadCache(), UpstreamContext(each.name), Dialer(each, loop))
-        for each in configs
-    ]
-    began_at = monotonic()
-    for pool in pools:
-        pool.state.silent("no answer")
-    probes = [asyncio.create_task(watch(pool)) for pool in pools]
-    try:
-        await eventually(lambda: len(asked) >= len(pools), "a probe of each")
-        await asyncio.sleep(max(0.0, began_at + PROBE_S + 1.0 - monotonic()))
-        after = sorted(at - began_at for at in asked)
-        assert len(after) == len(pools)
-        assert after[0] >= 1.0
-        assert after[-1] - after[0] > 0.1
-    finally:
-        for probe in probes:
-            probe.cancel()
-        await asyncio.gather(*probes, return_exceptions=True)
+    with listening() as sock:
+        silent, url = Upstream(sock), Url("http", "127.0.0.1", port_of(sock), "/mcp")
+        configs = [Config(name=f"u{number}", url=url) for number in range(50)]
+        limits, buffers, links, dialer = (
+            Limits(),
+            Buffers(1 << 20),
+            Links(),
+            Dialer(configs[0], asyncio.get_running_loop()),
+        )
+        pools = [
+            Pool(each, limits, buffers, links, lambda _: None, HeadCache(), UpstreamContext(each.name), dialer)
+            for each in configs
+        ]
+        began_at = monotonic()
         for pool in pools:
-            pool.close()
-        server.close()
-        await server.wait_closed()
+            pool.state.silent("no answer")
+        probes = [asyncio.create_task(watch(pool)) for pool in pools]
+        try:
+            await silent.until(lambda: len(silent.connections) >= len(pools), "a probe of each")
+            await asyncio.sleep(max(0.0, began_at + PROBE_S + 1.0 - monotonic()))
+            after = sorted(peer.arrivals[0][0] - began_at for peer in silent.connections)
+            assert len(after) == len(pools)
+            assert after[0] >= 1.0 and after[-1] - after[0] > 0.1
+        finally:
+            for probe in probes:
+                probe.cancel()
+            await asyncio.gather(*probes, return_exceptions=True)
+            for pool in pools:
+                pool.close()
+            await silent.close()
