@@ -1,7 +1,7 @@
-"""Histories that once broke a rule, made small: one named test for each bug; and some that a fault would break.
+"""Histories that once broke a rule, made small, where the usual ones seldom would; and some that a fault would break.
 
-The last ones were written by hand: each rule of DESIGN 6 and 7.4 that is hard to meet by chance breaks if it is taken
-out (`wilful.py`).
+Those were written by hand: each rule of DESIGN 6 and 7.4 that is hard to meet by chance breaks if it is taken out
+(`wilful.py`).
 """
 
 import pytest
