@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from gateway.config import Address, Config, ConfigError, StartError
 from gateway.downstream import host_origin_check, listener
 from gateway.downstream.tls_handshakes import TlsServer
-from gateway.guards import guards_of
 from gateway.operate import access_log, admin_listener, log_format, status_page
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.owners.seen_ids import IDLE_S
 from gateway.proxy import Proxy
 from gateway.relay import routes
+from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
 from gateway.transport import base_connection, log_rate_limit, memory_budget, tls
 from gateway.upstream.upstreams import Pools

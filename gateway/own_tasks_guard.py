@@ -12,7 +12,7 @@ from gateway.downstream.exchange import Exchange
 from gateway.errors import Ambiguous, NoTasks, Unclear, UnknownTask, UpstreamBroken
 from gateway.http.fields import EVENT_STREAM
 from gateway.interceptor import Interceptor, nothing
-from gateway.mcp import jsonrpc, observations
+from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
 from gateway.owners.named_tasks import GUARD, OF_TASKS, asked_for
@@ -49,7 +49,7 @@ class OwnTasksGuard:
         asked, owners = asked_for(message, request.taken), list[OwnerKey]()
         if not (exchange.authenticates or caller.is_unique or caller.is_of_http_sse):  # else he is like any other
             owners = self._own.owners_of(caller.key)
-        if message is not None and observations.is_observed(message) and caller.is_of_http_sse:
+        if message is not None and message.is_observed and caller.is_of_http_sse:
             raise NoTasks(f"{GUARD}: {NO_OWNER}")
         if message is not None and (message.method or "").startswith(OF_TASKS) and not owners:
             if not self._has_warned:

@@ -3,7 +3,7 @@
     from the gateway itself               508                              relay/caller.py
     `Host` or `Origin` not allowed        403                              downstream/host_origin_check.py
     for no upstream                       404                              relay/routes.py
-    too many task operations              429, if configured               guards.py
+    too many task operations              429, if configured               tasks/guards.py
     another's task                        an error, if configured          own_tasks_guard.py
     a filtered `tasks/list`               answered                         refresh/answer.py
     everything else                       relayed                          relay/pump.py
@@ -19,7 +19,6 @@ from gateway.config import Config
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.request import ClientGone
 from gateway.errors import GatewayError, without_frames
-from gateway.guards import Guards
 from gateway.interceptor import Interceptor
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import AccessLog
@@ -29,6 +28,7 @@ from gateway.refresh.answer import Answerer
 from gateway.relay import error_response
 from gateway.relay.caller import Admission, HttpCaller, HttpReply
 from gateway.relay.pump import relay
+from gateway.tasks.guards import Guards
 from gateway.tasks.sessions import Sessions
 from gateway.transport.base_connection import Links
 from gateway.upstream.connection_pool import Pool

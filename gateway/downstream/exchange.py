@@ -7,7 +7,7 @@ from gateway.downstream.request import ClientRequest
 from gateway.downstream.response import ClientResponse
 from gateway.http.fields import Headers
 from gateway.http.request_parser import Head
-from gateway.mcp import jsonrpc, observations
+from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.memory_budget import SMALL_BYTES_MAX
@@ -18,7 +18,7 @@ class Exchange:
         self.connection = connection
         self.request = ClientRequest(connection, head)
         self.response = ClientResponse(self.request)
-        self.cost: Any = None  # what the request takes of its client's bucket (guards.py)
+        self.cost: Any = None  # what the request takes of its client's bucket (tasks/guards.py)
         self.waits_for_news = False  # the response may take any time: a GET stream, `tasks/result`
         self.authenticates = False  # request or response is a part of the authentication of a connection
         self.error_code: int | None = None  # of the JSON-RPC error in the response
@@ -35,7 +35,7 @@ class Exchange:
         self.waits_for_news = request.method == b"GET" or (message is not None and message.method == "tasks/result")
         if message is None or len(request.taken) <= SMALL_BYTES_MAX:
             return message
-        kept = observations.redacted(message)
+        kept = message.redacted()
         size_bytes = len(bytes(kept.id)) + len(kept.method or "")
         request.kept_bytes += size_bytes if size_bytes > SMALL_BYTES_MAX else 0
         return kept

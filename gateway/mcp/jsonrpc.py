@@ -23,6 +23,10 @@ NOT_FOUND: Final = -32002  # of a resource; the Rust SDK has it of a task too (D
 INTERNAL_ERROR: Final = -32603
 
 ABSENT: Final = msgspec.Raw(b"")
+TOOL_CHARS_MAX: Final = 100  # of a tool's name
+_NAMED_BYTES_MAX: Final = 4096  # of a task's id that is kept until its request is answered
+_TRACE_BYTES_MAX: Final = 800  # of a `traceparent` that is kept: its characters may be escaped
+_OBSERVED: Final = ("tasks/get", "tasks/cancel", "tasks/list", "tasks/result")
 
 
 class Message(msgspec.Struct, dict=True):
@@ -48,6 +52,29 @@ class Message(msgspec.Struct, dict=True):
     @property
     def is_response(self) -> bool:
         return self.method is None and bool(bytes(self.id)) and bool(bytes(self.result) or bytes(self.error))
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether it is a request whose response may say something about a task."""
+        return self.is_request and (self.method in _OBSERVED or bool(bytes(self.task)))
+
+    @property
+    def tool(self) -> str:
+        """The first characters of the name of the tool that it calls; else its method."""
+        name = text(member(self.params, "name")) if self.method == "tools/call" else None
+        return (name or self.method or "")[:TOOL_CHARS_MAX]
+
+    def redacted(self) -> "Message":
+        """The request with only what is read of it later. It does not keep the whole body in memory."""
+        trace = bytes(member(member(self.params, "_meta"), "traceparent"))
+        kept = [b'"_meta":{"traceparent":%b}' % trace] * (0 < len(trace) <= _TRACE_BYTES_MAX)
+        if self.is_observed:
+            named = bytes(member(self.params, "taskId"))
+            kept += [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX)
+            if bytes(self.task):
+                kept += [b'"task":{}', b'"name":%b' % msgspec.json.encode(self.tool)]
+        params = msgspec.Raw(b"{%b}" % b",".join(kept)) if bytes(self.params) else ABSENT
+        return Message(self.jsonrpc, id=msgspec.Raw(bytes(self.id)), method=self.method, params=params)
 
 
 class _Lenient(Message):

@@ -18,9 +18,6 @@ STATUS_NOTIFICATION: Final = "notifications/tasks/status"
 _RELATED: Final = "io.modelcontextprotocol/related-task"  # in the `_meta` of a response to `tasks/result`
 _TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
 _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
-_NAMED_BYTES_MAX: Final = 4096  # of a task's id that is kept until its request is answered
-_TRACE_BYTES_MAX: Final = 800  # of a `traceparent` that is kept: its characters may be escaped
-TOOL_CHARS_MAX: Final = 100  # of a tool's name
 _PAGE_OBJECTS_MAX: Final = 100_000  # on a page above `_SMALL_PAGE_BYTES`: each takes time and memory
 
 
@@ -51,29 +48,9 @@ class Observation(msgspec.Struct):
         return self.made or (self.shown[0][0] if len(self.shown) == 1 else None)
 
 
-def is_observed(request: Message) -> bool:
-    """Whether the response to `request` may say something about a task."""
-    return request.is_request and (
-        request.method in ("tasks/get", "tasks/cancel", "tasks/list", "tasks/result") or bool(bytes(request.task))
-    )
-
-
-def redacted(request: Message) -> Message:
-    """The request with only what `of_response` and traces read. It does not keep the whole body in memory."""
-    trace = bytes(jsonrpc.member(jsonrpc.member(request.params, "_meta"), "traceparent"))
-    kept = [b'"_meta":{"traceparent":%b}' % trace] * (0 < len(trace) <= _TRACE_BYTES_MAX)
-    if is_observed(request):
-        named = bytes(jsonrpc.member(request.params, "taskId"))
-        kept += [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX)
-        if bytes(request.task):
-            kept += [b'"task":{}', b'"name":%b' % msgspec.json.encode(tool_of(request))]
-    params = msgspec.Raw(b"{%b}" % b",".join(kept)) if bytes(request.params) else jsonrpc.ABSENT
-    return Message(request.jsonrpc, id=msgspec.Raw(bytes(request.id)), method=request.method, params=params)
-
-
 def of_response(request: Message | None, response: Message) -> Observation | None:
     """What the response to `request` says."""
-    if request is not None and not is_observed(request):
+    if request is not None and not request.is_observed:
         return None
     if bytes(response.error):
         return _of_error(request, response)
@@ -91,7 +68,7 @@ def _of_tasks(request: Message | None, response: Message) -> Observation | None:
     is_one = method in ("tasks/get", "tasks/cancel")
     if not is_one and method != "tasks/list" and bytes(made := jsonrpc.member(response.result, "task")):
         made_id, raw = _state(made)
-        return Observation(made=made_id, made_raw=raw, tool=tool_of(request), method=method)
+        return Observation(made=made_id, made_raw=raw, tool="" if request is None else request.tool, method=method)
     if method == "tasks/list" or (method is None and bytes(jsonrpc.member(response.result, "tasks"))):
         raws, _ = parse_page(response)
         if len(raws) > _TASKS_READ_MAX:
@@ -155,14 +132,6 @@ _page = msgspec.json.Decoder(_ListResult)
 _entries = msgspec.json.Decoder(_Entries)
 _entry = msgspec.json.Decoder(_Entry)
 _task = msgspec.json.Decoder(_Stated)
-
-
-def tool_of(request: Message | None) -> str:
-    """The first characters of the name of the tool that a request calls; else its method; "" if it is unknown."""
-    if request is None:
-        return ""
-    tool = jsonrpc.text(jsonrpc.member(request.params, "name")) if request.method == "tools/call" else None
-    return (tool or request.method or "")[:TOOL_CHARS_MAX]
 
 
 def has_failed(result: msgspec.Raw) -> bool:

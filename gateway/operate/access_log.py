@@ -26,7 +26,6 @@ from gateway.config import Log, StdioLog
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
-from gateway.mcp.observations import tool_of
 from gateway.operate.metrics import EndedRequest, Metrics, coded, named
 from gateway.operate.recent_failures import Reason
 from gateway.tasks.lifecycles import digest_of
@@ -112,7 +111,7 @@ class AccessLog:
         if cause is not None:
             self.failed.say(log, logging.INFO, "failed", said, cause)
         if did is not None and message is not None:
-            tool = {"tool": tool_of(message)} if did == "create" else {}
+            tool = {"tool": message.tool} if did == "create" else {}
             key = STDIO if caller is None else caller.key
             _audit(did, key, _digest_of(ended.made, message), tool | said)
 

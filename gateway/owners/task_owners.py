@@ -135,7 +135,7 @@ class OwnTasks(Owners):
                     return False  # it changed hands meanwhile
                 if any(status in data for status in _ENDINGS):
                     self.end_task(owners, task_id)
-        elif (made := made_by(message, asks=observations.is_observed(request))) is not None:
+        elif (made := made_by(message, asks=request.is_observed)) is not None:
             self.make(owners, made)
         return answers or self.owns(owners, *told_of(message, data))
 

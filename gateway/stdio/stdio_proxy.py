@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from gateway.caller_identity import STDIO
 from gateway.config import Address, Config, StdioConfig
 from gateway.errors import GatewayError, Internal, Overloaded, printable, without_frames
-from gateway.mcp import jsonrpc, observations
+from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.operate import log_format
 from gateway.query.criteria import BadQuery
@@ -114,7 +114,7 @@ class StdioProxy:
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
             misspelt = self._answerer.misspelt(self._caller, message)
-            passed = Passed(observations.redacted(message), self.sessions.now(), misspelt=misspelt)
+            passed = Passed(message.redacted(), self.sessions.now(), misspelt=misspelt)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(STDIO.upstream, message.method or "")
         return False

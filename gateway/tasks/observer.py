@@ -143,7 +143,7 @@ UNREAD: Final = Intercepted(b"", Observation(doubt=True))
 
 def begin(request: Message, asked: Moment, misspelt: tuple[str, ...] = ()) -> Pending:
     """A message of the client's that was read passes at the moment `asked`."""
-    if observations.is_observed(request):
+    if request.is_observed:
         task_id = observations.named(request.params) if request.method in _NAMING else None
         if task_id is not None and jsonrpc.REPLACEMENT in task_id:
             return Pending(RequestKind.UNREAD, None, asked)  # the id may be another

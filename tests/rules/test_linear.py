@@ -83,7 +83,7 @@ def test_unknown_members_of_what_passes_cost_their_bytes() -> None:
     told = plain.parsed(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % task)
     get, tool = call("tasks/get", b'{"taskId":"a"}'), call("tools/call", b'{%b,"task":{}}' % MANY)
     with bytes_taken_at_most(10 * len(task)):
-        assert observations.is_observed(tool)
+        assert tool.is_observed
         for found in (
             observations.of_response(get, answer),
             observations.of_response(tool, made),

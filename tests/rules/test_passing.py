@@ -144,11 +144,11 @@ def test_a_request_about_tasks_is_observed_and_the_response_to_another_says_noth
     others = [request("tools/call", b'{"name":"task","arguments":{"task":{}}}')]
     others += map(request, ("tools/list", "ping", "initialize", "notifications/tasks/status"))
     for asked, value in product(others, (MADE, result(PLAIN_TASK), PAGE)):
-        assert not observations.is_observed(asked)
+        assert not asked.is_observed
         assert observations.of_response(asked, plain.parsed(jsonrpc.rewritten(value) or value)) is None
     for method in ("tasks/get", "tasks/cancel", "tasks/list"):
-        assert observations.is_observed(request(method))
-        assert not observations.is_observed(plain.parsed(b'{"jsonrpc":"2.0","method":"%b"}' % method.encode()))
+        assert request(method).is_observed
+        assert not plain.parsed(b'{"jsonrpc":"2.0","method":"%b"}' % method.encode()).is_observed
 
 
 @pytest.mark.parametrize("count", [500, 501, 5000])
@@ -258,7 +258,7 @@ def test_no_message_raises(method: str, params: bytes, result: bytes, is_error: 
     assert asked is not None
     assert answer is not None
     assert told is not None
-    observations.is_observed(asked)
+    assert asked.is_observed is not None
     observations.of_response(asked, answer)
     observations.of_notification(told)
 

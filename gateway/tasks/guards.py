@@ -11,14 +11,30 @@ unread (a batch, a large or encoded one) is not looked at.
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from gateway.config import GuardLimits
-from gateway.downstream.request import ClientRequest
 from gateway.errors import RateLimited, Unclear
-from gateway.mcp import jsonrpc, observations
+from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.owners.named_tasks import doubtful
-from gateway.relay.caller import HttpCaller
+
+
+class GuardedCaller(Protocol):
+    def rate_limit_key(self) -> tuple[str, bytes]:
+        """The upstream's name, and `identity.rate_limit_key`."""
+
+
+class GuardedRequest(Protocol):
+    taken: bytes
+    """What was read of its body."""
+
+    @property
+    def is_post_for_stream(self) -> bool:
+        """Whether a server may read it as a message, though the gateway does not."""
+
+    def replace_body(self, body: bytes) -> None:
+        """Another body goes up."""
 
 
 def guards_of(limits: GuardLimits, clock: Callable[[], float]) -> "Guards | None":
@@ -32,7 +48,7 @@ class Guards:
         self._clock = clock
         self._buckets: OrderedDict[tuple[str, bytes], _Bucket] = OrderedDict()  # the least recently used first
 
-    def admit(self, request: ClientRequest, message: Message | None, caller: HttpCaller) -> "RequestCost | None":
+    def admit(self, request: GuardedRequest, message: Message | None, caller: GuardedCaller) -> "RequestCost | None":
         """Take what a request counts for, and lower its ttl. Raises RateLimited, and Unclear.
 
         A body that passes unread counts for 1, or for 1 for each message of a batch.
@@ -43,7 +59,7 @@ class Guards:
                 cost.owe(max(1, jsonrpc.batch_size(body)))
             return None
         doubts = doubtful(message, body)
-        if not doubts and not observations.is_observed(message):
+        if not doubts and not message.is_observed:
             return None
         cost, ttl_max = self._cost(caller), self._limits.task_ttl_max
         if ttl_max is None:
@@ -58,7 +74,7 @@ class Guards:
             request.replace_body(jsonrpc.replace(body, ("params", "task", "ttl"), b"%d" % (ttl_max * 1000)))
         return cost
 
-    def _cost(self, caller: HttpCaller) -> "RequestCost | None":
+    def _cost(self, caller: GuardedCaller) -> "RequestCost | None":
         """What a request takes of its client's bucket. Raises RateLimited."""
         per_second = self._limits.task_operations_per_second
         if per_second is None:
