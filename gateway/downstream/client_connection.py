@@ -154,11 +154,11 @@ class ClientConnection(ClientWire):
                 self._queue.put(exchange, self)
             else:
                 self._start(exchange)
-        elif isinstance(event, Refusal):
-            self._refuse(event)
         elif isinstance(event, bytes):
             if self._receiving is not None:
                 self._receiving.request.body.feed(event)
+        elif isinstance(event, Refusal):
+            self._refuse(event)
         elif self._receiving is not None:
             self._receiving.request.body.finish(event)
             self._receiving = None

@@ -90,8 +90,7 @@ class Listener:
 
     def unreadable(self, connection: ClientConnection, status: int) -> None:
         """What a client sent was refused with `status`. The log never has the reason: it may quote a token."""
-        extra = {"status": status, "client": connection.address}
-        self._said.say(log, logging.INFO, "refused a request", extra)
+        self._said.say(log, logging.INFO, "refused a request", {"status": status, "client": connection.address})
 
     def handshake_failed(self, connection: ClientConnection, reason: str, said: str) -> None:
         """A TLS handshake has failed. `said` is OpenSSL's name of it, empty if it has none."""

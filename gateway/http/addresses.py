@@ -23,9 +23,8 @@ _WELL_KNOWN: Final = re.compile(
 _ESCAPE: Final = re.compile(rb"\\u00(?!22|5[Cc]|7[Ff])([2-7][0-9A-Fa-f])")
 _NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash meanwhile
 _ISSUER: Final = re.compile(rb"(?<=[?&#]iss=)[^&#]*")  # RFC 9207
-_HOST: Final = re.compile(
-    rb"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{1,45}\])(?::[0-9]{1,5})?"
-)  # as host_origin_check.py has it
+# As host_origin_check.py has it.
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{1,45}\])(?::[0-9]{1,5})?")
 _PORT: Final = re.compile(rb":[0-9]*$")
 # What may follow within an authority (RFC 3986, 3.2) or a segment of a path. In text a quote or a bracket may also end
 # an address, unless more follows. A comma or a semicolon ends it, unless an `@` makes all of it a user's name.

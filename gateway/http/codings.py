@@ -12,12 +12,11 @@ _OFFERED_BYTES_MAX: Final = 1000  # of `Accept-Encoding`: each member takes time
 _READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})  # in passing (DESIGN 3.3)
 _BY_FIRST_BYTES: Final = zlib.MAX_WBITS | 32  # they tell gzip from zlib
 
+Decode = Callable[[bytes], bytes]
+
 
 class Unreadable(Exception):
     """A body cannot be decoded: its encoding is unknown or malformed, or it is too large when unpacked."""
-
-
-Decode = Callable[[bytes], bytes]
 
 
 def decoder(headers: Headers, bytes_max: int) -> Decode:

@@ -22,8 +22,8 @@ _PATH_BYTES_MAX: Final = 2000
 _FIELDS_BYTES_MAX: Final = 8000  # of what is noted of one response
 _NONE: Final = Headers()
 
+# The identity of the caller, empty for preflights; the page's origin; the path of its requests.
 _PageOfCaller: TypeAlias = tuple[bytes, bytes, bytes]
-"""The identity of the caller, empty for preflights; the page's origin; the path of its requests."""
 
 
 class Cors:

@@ -32,8 +32,7 @@ EVENT_STREAM: Final = b"text/event-stream"
 JSON: Final = b"application/json"
 FILTER: Final = b"taskgate-filter"  # criteria of a list, for the gateway alone (DESIGN 5.10)
 
-Field: TypeAlias = tuple[bytes, bytes, bytes]
-"""The name in lower case, the name, the value."""
+Field: TypeAlias = tuple[bytes, bytes, bytes]  # the name in lower case, the name, the value
 
 
 def fields_bytes(fields: "list[Field]") -> int:

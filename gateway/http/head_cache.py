@@ -75,11 +75,6 @@ class CachedHead(Generic[Kept]):
         digits = data[at:behind]
         return int(digits) if digits.isdigit() and (digits[0] != 0x30 or len(digits) == 1) else -1
 
-    def end(self) -> None:
-        """Forget the head and what follows from it, for whoever still has the entry."""
-        self.before = self.after = _ENDED
-        del self.kept, self.adder  # the adder may have it as its last head, which would be a cycle
-
 
 class HeadBytes:
     """A head as it goes on, as bytes: for any length of its body."""
@@ -154,7 +149,8 @@ class HeadCache(Generic[Kept]):
         del self.entries[entry.adder.scope, entry.before, entry.after]
         del entry.adder.added[entry]
         self.size_bytes -= entry.size_bytes
-        entry.end()
+        entry.before = entry.after = _ENDED  # forgotten, for whoever still has the entry
+        del entry.kept, entry.adder  # the adder may have it as its last head, which would be a cycle
 
 
 class ConnectionHeads(Generic[Kept]):

@@ -54,6 +54,11 @@ class Head:
     `raw` has its bytes if it may be remembered; `remembered` what was kept when it came before (head_cache.py).
     """
 
+    __slots__ = (
+        "_headers", "_stated_bytes", "body_bytes", "held_bytes", "keep_alive", "method", "minor", "raw",
+        "remembered", "target",
+    )  # fmt: skip
+
     def __init__(
         self, method: bytes, target: bytes, minor: int, headers: Headers, body_bytes: int, held_bytes: int, lasts: bool
     ) -> None:
@@ -89,11 +94,8 @@ class Head:
         return coding is None or coding == [b"identity"]
 
 
-RequestEvent: TypeAlias = Head | bytes | Headers | Refusal
-"""A head, a piece of the body, its end with the trailers, or a refusal."""
-
-Reading: TypeAlias = Literal["BETWEEN", "HEAD", "BODY", "OVER"]
-"""The state of a reader."""
+RequestEvent: TypeAlias = Head | bytes | Headers | Refusal  # a head, a piece of the body, its end with the trailers
+Reading: TypeAlias = Literal["BETWEEN", "HEAD", "BODY", "OVER"]  # the state of a reader
 
 
 class RequestReader(MessageReader):
@@ -128,7 +130,7 @@ class RequestReader(MessageReader):
     @property
     def held_bytes(self) -> int:
         """The memory of a head, or of trailers, that are not whole."""
-        return fields_bytes(self.trailers) + self._seen
+        return (fields_bytes(self.trailers) if self.trailers else 0) + self._seen
 
     def read(self) -> list[RequestEvent]:
         """The events of the next bytes: of all that arrived, except what may be further requests."""

@@ -25,8 +25,7 @@ _OPTION_MAX: Final = 2**31 - 1
 _RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
 
 
-Ends: TypeAlias = tuple[tuple[str, int], tuple[str, int]]
-"""A connection as one side sees it: its own address and port, and the other side's."""
+Ends: TypeAlias = tuple[tuple[str, int], tuple[str, int]]  # address and port of its own, and of the other side
 
 
 class Links:

@@ -6,8 +6,7 @@ from typing import Any, Final, TypeAlias
 
 _INTERVAL_S: Final = 1.0
 
-_Cause: TypeAlias = tuple[str, object]
-"""A message, and what tells its lines apart."""
+_Cause: TypeAlias = tuple[str, object]  # a message, and what tells its lines apart
 
 
 class LogLimit:

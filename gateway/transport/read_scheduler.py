@@ -28,14 +28,13 @@ class ReadScheduler:
         self._least = self._scratch[:_READ_BYTES_MIN]
         self.to_read_into = self._scratch
         self._is_full = False
-        self._turn_bytes_max = self._left_bytes = _TURN_BYTES_MAX
+        self._left_bytes = _TURN_BYTES_MAX
         self._has_begun = False
         self._waiting: deque[Callable[[], None]] = deque()
 
     def limit(self, is_full: bool) -> None:
         """Say whether `limits.held_bytes_max` is reached: then reads and turns are smaller."""
         self._is_full = is_full
-        self._turn_bytes_max = _TURN_BYTES_MAX_WHEN_FULL if is_full else _TURN_BYTES_MAX
         self._choose()
 
     def took(self, size_bytes: int, read_on: Callable[[], None]) -> bool:
@@ -52,9 +51,9 @@ class ReadScheduler:
 
     def _next(self) -> None:
         """Begin a turn with the connections that have waited longest."""
-        self._left_bytes = self._turn_bytes_max
+        self._left_bytes = turn_bytes_max = _TURN_BYTES_MAX_WHEN_FULL if self._is_full else _TURN_BYTES_MAX
         self._choose()
-        count = min(len(self._waiting), self._turn_bytes_max // len(self.to_read_into))
+        count = min(len(self._waiting), turn_bytes_max // len(self.to_read_into))
         first = [self._waiting.popleft() for _ in range(count)]
         self._has_begun = bool(self._waiting)
         if self._has_begun:
