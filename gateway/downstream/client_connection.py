@@ -114,11 +114,10 @@ class ClientConnection(ClientWire):
         self._queue.forget(self)
         self._reader.close()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> None:
         # A half-close looks as if the client left, and a client that leaves must end its stream at once.
         if self._would_look_whole:
             self.abort()
-        return False
 
     # ---- what arrives ----
 

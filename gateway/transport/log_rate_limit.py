@@ -20,8 +20,7 @@ class LogLimit:
     def say(self, log: logging.Logger, level: int, message: str, extra: dict[str, Any], cause: object = None) -> None:
         """It has happened once more. Causes come from a list that cannot grow."""
         key = message, cause
-        count, *_ = self._waiting.get(key, (0,))
-        self._waiting[key] = count + 1, log, level, extra
+        self._waiting[key] = self._waiting.get(key, (0,))[0] + 1, log, level, extra
         self._write(key)
 
     def sweep(self) -> None:
