@@ -265,11 +265,9 @@ KEPT = {
     "HTTP/1.1": response(),
     "HEAD": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
     "HEAD of chunks": CHUNKS,
-    "304 with a length": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\n",
     "HTTP/1.0 that keeps": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok",
     "chunked, and a trailer": CHUNKS + chunked(b"x", trailers=[b"A: b"]),
     "1xx before it": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 3 + response(),
-    "an offer of another protocol": response(b"ok", b"Upgrade: h2c", b"Connection: upgrade"),
 }
 
 

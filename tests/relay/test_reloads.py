@@ -5,7 +5,6 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +24,6 @@ PAGE = b"Origin: http://localhost:6274"
 CORS = b"Access-Control-Allow-Origin: http://localhost:6274"
 
 
-@asynccontextmanager
-async def reloadable(gateways: Gateways, **upstream: Any) -> AsyncIterator[Rig]:
-    async with rig_with(gateways, log=LOG, upstream=upstream) as rig:
-        yield rig
-
-
 def reload(rig: Rig, **upstream: Any) -> None:
     """Take over a configuration whose index is another, and what is given of the upstream."""
     gateway = rig.gateway
@@ -45,7 +38,7 @@ async def up(rig: Rig) -> float:
 @pytest.mark.parametrize("same_callers", [True, False])
 async def test_a_browser_may_still_read_an_error_after_a_reload(gateways: Gateways, same_callers: bool) -> None:
     """The notes for CORS went with the old pool. They do go where callers are told apart by other fields."""
-    async with reloadable(gateways) as rig:
+    async with rig_with(gateways, log=LOG) as rig:
         await rig.exchange(rig.post(call("ping"), PAGE), response(b"", CORS))
         reload(rig, **({} if same_callers else {"identity_headers": ["X-Who"]}))
         await rig.upstream.refuse()
@@ -60,7 +53,8 @@ async def test_requests_max_counts_those_from_before_a_reload(
 ) -> None:
     """More places are there at once; of fewer, those that are taken are used up first."""
     patience = "300ms" if status == 503 else "20s"
-    async with reloadable(gateways, requests_max=before, connect_timeout=patience) as rig:
+    given = {"requests_max": before, "connect_timeout": patience}
+    async with rig_with(gateways, log=LOG, upstream=given) as rig:
         old, peer = await rig.begin(post(call("ping")))
         reload(rig, requests_max=after, connect_timeout=patience)
         one = await rig.client(post(call("ping")))
@@ -75,7 +69,7 @@ async def test_requests_max_counts_those_from_before_a_reload(
 
 async def test_a_reload_hides_no_recovery(gateways: Gateways) -> None:
     """What was in flight is answered: the upstream counted as down until another request."""
-    async with reloadable(gateways, idle_timeout="60s") as rig:
+    async with rig_with(gateways, log=LOG, upstream={"idle_timeout": "60s"}) as rig:
         slow, peer = await rig.begin(post(call("tools/call")))
         lost = await rig.client(request())
         (await rig.upstream.request(2)).reset()

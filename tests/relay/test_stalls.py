@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,11 +17,7 @@ JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
 
 
-@asynccontextmanager
-async def impatient(gateways: Gateways, stall_timeout: str = "1s") -> AsyncIterator[Rig]:
-    """A gateway that is patient, except with peers that stop in the middle."""
-    async with rig_with(gateways, limits={"stall_timeout": stall_timeout}) as rig:
-        yield rig
+IMPATIENT = {"stall_timeout": "1s"}  # with peers that stop in the middle
 
 
 async def nobody_is_connected(rig: Rig) -> None:
@@ -38,7 +32,7 @@ HALVES = [(b"Content-Length: 100", b"0123456789"), (b"Transfer-Encoding: chunked
 
 async def test_half_a_body_does_not_hold_its_connection_for_ever(gateways: Gateways) -> None:
     """A body's arrival once had no deadline. Messages and text, by length and in chunks, wait at once."""
-    async with impatient(gateways) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         for one in [
             await rig.client(request(b"POST", fields=[kind, how]), half)
             for kind in (JSON, TEXT)
@@ -56,7 +50,7 @@ async def test_half_a_body_does_not_hold_its_connection_for_ever(gateways: Gatew
 
 async def test_an_upload_that_the_upstream_stops_reading_is_504(gateways: Gateways) -> None:
     """The wait for the upstream to read more once had no end."""
-    async with impatient(gateways) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         one = await rig.client()
         pieces = [b"x" * (1 << 20)] * 64
         head = request(b"PUT", fields=[TEXT, b"Content-Length: %d" % (64 << 20)])
@@ -77,7 +71,7 @@ async def test_a_client_that_never_reads_its_finished_answer_is_cut(gateways: Ga
     """Its connection once waited for ever for the answer to go out, whether closing or not."""
     cursors = [None, *"abcde", None]
     big = [page([task(f"t-{at}", statusMessage="x" * (3 << 20))], cursors[at + 1]) for at in range(6)]
-    async with impatient(gateways) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         rig.serve(Server(dict(zip(cursors, big, strict=False))))
         one = await rig.client()
         one.pause()
@@ -90,7 +84,7 @@ async def test_a_client_that_never_reads_its_finished_answer_is_cut(gateways: Ga
 
 async def test_a_client_that_stops_reading_in_the_middle_is_cut(gateways: Gateways) -> None:
     """And so is the upstream that it kept waiting."""
-    async with impatient(gateways) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         one, peer = await rig.begin(request())
         one.pause()
         size = 64 << 20
@@ -109,7 +103,7 @@ HEADS = {"by length": LENGTH + b"{", "in chunks": CHUNKED + chunk(b"{"), "to the
 @pytest.mark.parametrize("method", ["ping", "tasks/get", "tasks/result"])
 async def test_an_upstream_that_stops_in_the_middle_of_a_body_is_cut(gateways: Gateways, method: str) -> None:
     """It held its client, and one of `requests_max` places, for ever. Bodies of all framings wait at once."""
-    async with impatient(gateways) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         waiting = [(name, *await rig.begin(rig.post(call(method, taskId="t")))) for name in HEADS]
         for name, _, peer in waiting:
             await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + HEADS[name])
@@ -130,7 +124,7 @@ HALF_ANSWERS = {
 @pytest.mark.parametrize("what", HALF_ANSWERS)
 async def test_what_the_gateway_holds_of_an_answer_that_stops_is_504(gateways: Gateways, what: str) -> None:
     message, said = HALF_ANSWERS[what]
-    async with rig_with(gateways, limits={"stall_timeout": "1s"}, index={"crawl_timeout": "1h"}) as rig:
+    async with rig_with(gateways, limits=IMPATIENT, index={"crawl_timeout": "1h"}) as rig:
         one, peer = await rig.begin(rig.post(message))
         await peer.send(said)
         assert failed(await one.response()) == (504, 7, -32603)
@@ -140,7 +134,7 @@ async def test_what_the_gateway_holds_of_an_answer_that_stops_is_504(gateways: G
 async def test_a_client_that_does_not_read_makes_no_upstream_look_stalled(gateways: Gateways) -> None:
     """The client takes a little now and then, so it keeps its own connection; the upstream cannot send meanwhile."""
     size = 16 << 20
-    async with impatient(gateways) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         one = await rig.client(rig.post(call("ping")))
         one.pause()
         peer = await rig.upstream.request()
@@ -215,7 +209,7 @@ async def test_a_client_may_wait_long_to_be_told_to_go_on_but_not_behind_its_ans
     gateways: Gateways, version: bytes, is_told: bool
 ) -> None:
     """HTTP/1.0 is told nothing (RFC 9110, 10.1.1); HTTP/1.1 may have its answer already, and never send its body."""
-    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         fields = [TEXT, b"Content-Length: 2", b"Expect: 100-continue"]
         one = await rig.client(request(b"PUT", fields=fields, version=version))
         peer = await rig.upstream.head()
@@ -231,7 +225,7 @@ async def test_a_client_may_wait_long_to_be_told_to_go_on_but_not_behind_its_ans
 
 
 async def test_a_client_that_is_being_answered_may_pause_its_upload(gateways: Gateways) -> None:
-    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 4"]), b"ab")
         peer = await rig.upstream.head()
         await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -246,7 +240,7 @@ async def test_a_client_that_is_being_answered_may_pause_its_upload(gateways: Ga
 
 async def test_the_reader_of_a_stream_may_pause(gateways: Gateways) -> None:
     """DESIGN 3.4: no time limit on a stream that is open."""
-    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
         one, peer = await rig.begin(request())
         await peer.send(stream())
         one.pause()
