@@ -206,6 +206,8 @@ async def test_nobody_waits_for_a_store_that_answers_late_again_and_again(rig: R
         assert await rig.store.read(KEY, 0) is None
         waited += rig.loop.time() > began
         await asyncio.sleep(0.37)
+    rig.store.serves([upstream("a")], DAY_S, 2 * rig.index.idle_timeout)  # everything is to be told again
+    await asyncio.sleep(1)
     assert rig.store.state is StoreState.SLOW
     assert rig.failures == ["slow"] * waited
     assert waited < 5

@@ -150,7 +150,7 @@ STORIES: Final[dict[str, tuple[Step, ...]]] = {
     # Lost.
     "only who saw a task last finds it gone, and one that has ended cannot be cancelled either": (
         made(), denied(key=BOB), denied(method="tasks/cancel"), counts("render started 1", "render working 1"),
-        denied(), counts("render started 1", "render lost 1"),
+        denied(), counts("render started 1", "render lost 1"), lambda play: play.lives.lookups_failed["up"] == 2,
     ),
     "who was only notified of a task does not find it gone: mcp-go notifies every session (DESIGN 2.14)": (
         made("a"), shown("input_required", "a", BOB, "to all"), denied("a", BOB),

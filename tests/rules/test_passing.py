@@ -112,6 +112,7 @@ TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
     "initialize": (INITIALIZE, result(CAPABLE), "edited"),
     "initialize on a resumed stream": (RESUMED, result(CAPABLE), "doubt, edited"),
     "initialize that was not read": (NOT_READ, result(CAPABLE), "doubt"),
+    "a task is made by a tool without a name": (of("tools/call", b'{"task":{}}'), MADE, "a made by tools/call"),
     "no task is made": (CALL, result(b'{"content":[]}'), "nothing"),
     "a call fails": (CALL, error(-32602), "nothing"),
     "an empty list, as Go writes it": (LIST, result(b'{"tasks":null}'), "serves"),

@@ -64,6 +64,13 @@ def test_which_of_two_answers_is_newer(case: tuple[Task | None, Task | None, int
     assert not record.due(1_000_000), "an answer that overlaps with nothing settles it"
 
 
+def test_a_query_waits_for_a_mark_that_began_before_it() -> None:
+    record = Record()
+    record.take(a_task(), stamp(10, 20), at(20))
+    record.tell("t", NEW.raw, at(25), at(30))
+    assert (record.due(29), record.due(30)) == ([], ["t"])
+
+
 def test_too_many_marks_are_a_doubt() -> None:
     record = Record()
     for number in range(MARKS_MAX + 1):
