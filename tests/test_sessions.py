@@ -234,7 +234,7 @@ def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: 
 
 
 def outbox() -> Waiter:
-    reader: Any = SimpleNamespace(streaming=False, is_full=False)  # of nothing else is it asked
+    reader: Any = SimpleNamespace(streaming=False, is_full=False, owe=int)  # of nothing else is it asked
     return Waiter(reader, Message("2.0"), Clock())
 
 

@@ -36,7 +36,7 @@ FAULTS: Final = faults({
     "a notification that says the same renews the task": (r"\w+\.told\.as_of(?= if asked is None else)", "now"),
     "a result that makes a task marks nothing": (r"\(mark := self\.mark\(\w+, now, m.*?\)\)", "(mark := None)"),
     "the method of the request that made a task is forgotten": (r"(?<=now, method=)method(?=\)\) is not)", "None"),
-    "a renewed token finds no task again": (r"(?<=if )key\.session(?= else \[\]\n)", "False"),
+    "a renewed token finds no task again": (r"(?<=if )key\.session(?=:\n\s+owners\.)", "False"),
     # ---- which answer is newer ----
     "of two answers that overlap the last one is believed": (r"(?<=if )told\.asked > before\.told\.came(?=:)", "True"),
     "two answers that overlap and differ mark nothing": (
