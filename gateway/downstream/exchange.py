@@ -14,6 +14,11 @@ from gateway.transport.memory_budget import SMALL_BYTES_MAX
 
 
 class Exchange:
+    __slots__ = (
+        "authenticates", "connection", "cost", "error_code", "location", "request", "response", "task_id",
+        "waits_for_news",
+    )  # fmt: skip
+
     def __init__(self, connection: ClientWire, head: Head) -> None:
         self.connection = connection
         self.request = ClientRequest(connection, head)

@@ -55,6 +55,11 @@ class ResponseHead:
     perhaps with another `Content-Length`; `passed` has its bytes as clients got them.
     """
 
+    __slots__ = (
+        "authenticates", "body_bytes", "framing", "headers", "held_bytes", "is_kept", "kind", "may_name", "minor",
+        "passed", "reason", "status",
+    )  # fmt: skip
+
     def __init__(
         self, status: int, reason: bytes, minor: int, headers: Headers, framing: Framing, held_bytes: int
     ) -> None:

@@ -100,6 +100,10 @@ class Parser:
     them are read.
     """
 
+    __slots__ = (
+        "_first", "_has_cr", "_line_ended", "_marks", "_pending", "_reads_all", "_skipping", "event_bytes_max",
+    )  # fmt: skip
+
     def __init__(self, event_bytes_max: int, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
         self.event_bytes_max = event_bytes_max
         self._marks = marks

@@ -8,7 +8,6 @@ it, and only one that edits delays anything.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import closing
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -93,13 +92,15 @@ async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, respo
     if inspector is None or response.framing == "none":
         await _pump(exchange, response, Tap(exchange.note_error if kind == JSON else bytes))
         return
-    with closing(Reservation(exchange.connection.buffers)) as reservation:
-        try:
-            await _pump(exchange, response, await tap_for(inspector, response, caller.pool.limits, reservation))
-        except GatewayError:
-            if kind != EVENT_STREAM:
-                inspector.unread()  # it was cut short
-            raise
+    reservation = Reservation(exchange.connection.buffers)
+    try:
+        await _pump(exchange, response, await tap_for(inspector, response, caller.pool.limits, reservation))
+    except GatewayError:
+        if kind != EVENT_STREAM:
+            inspector.unread()  # it was cut short
+        raise
+    finally:
+        reservation.close()
 
 
 async def _pump(exchange: Exchange, response: Response, tap: Tap) -> None:

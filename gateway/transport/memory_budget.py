@@ -77,7 +77,9 @@ class Buffers(Capacity):
         }
 
     def change(self, by: int) -> None:
-        Capacity.change(self, by)  # super() costs more
+        self.taken += by
+        if by <= 0 and self._waiting:
+            Capacity.change(self, 0)
         self.read_scheduler.limit(self.is_full)
 
     def overloaded(self) -> Overloaded:

@@ -51,10 +51,13 @@ class Call:
 
     async def __aenter__(self) -> Self:
         slots = self._pool.context.slots
-        try:
-            await slots.reserve(1, self._pool.config.connect_timeout)
-        except TimeoutError:
-            raise Overloaded(f"{slots.limit} requests to the upstream are under way") from None
+        if not slots.is_full:
+            slots.change(1)  # as nearly always, without the cost of a coroutine
+        else:
+            try:
+                await slots.reserve(1, self._pool.config.connect_timeout)
+            except TimeoutError:
+                raise Overloaded(f"{slots.limit} requests to the upstream are under way") from None
         try:
             await self._connect(fresh=False)
         except BaseException:

@@ -88,20 +88,25 @@ class UpstreamOwner(Protocol):
 
 
 class UpstreamConnection(Wire):
-    idle_since = 0.0
-    used = False  # it has served an exchange before
-    authenticates = False  # the server may know its client by this connection: it serves no other exchange
-    lost = reusable = False
-    _asked = False  # something of a request has gone out
-    _head: asyncio.Future[Response] | None = None
-    _response: Response | None = None
-    _pacing: asyncio.Task[None] | None = None
+    __slots__ = (
+        "_asked", "_client", "_head", "_informed", "_keep", "_method", "_pacing", "_reader", "_reservation",
+        "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool", "reusable",
+        "still_since", "timeout_s", "used",
+    )  # fmt: skip
 
     def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(loop, pool.buffers, limits.stall_timeout)
         self.pool = pool
         self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, ConnectionHeads(pool))
         self._reservation = Reservation(pool.buffers)  # of a head that is not whole, or of a large one
+        self.idle_since = 0.0
+        self.used = False  # it has served an exchange before
+        self.authenticates = False  # the server may know its client by this connection: it serves no other exchange
+        self.lost = self.reusable = False
+        self._asked = False  # something of a request has gone out
+        self._head: asyncio.Future[Response] | None = None
+        self._response: Response | None = None
+        self._pacing: asyncio.Task[None] | None = None
 
     def begin(self, method: bytes, client: Requestor | None) -> None:
         """Be ready for the response to a request of `method`; `client` gets the 1xx responses that come first."""
