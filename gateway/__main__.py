@@ -194,7 +194,7 @@ def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "confi
 
 
 def _serve(given: argparse.Namespace) -> None:
-    from gateway import app, config
+    from gateway import config
 
     try:
         settings = _checked(given)
@@ -202,6 +202,8 @@ def _serve(given: argparse.Namespace) -> None:
         _fail(error, 2)
     if given.check:
         return
+    from gateway import app  # what serves: to check a file takes half the time without it
+
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
     with suppress(ImportError):
         import uvloop

@@ -62,7 +62,7 @@ class Proxy:
         try:
             caller = self._admission.caller_of(exchange)
             caller.pool.clients += 1
-            may_carry = caller.head.may_carry_message or self._own is not None
+            may_carry = caller.may_carry or self._own is not None
             message = await exchange.request.read_message(may_carry, self._limits.inspected_body_bytes_max)
             if self._guards is not None:
                 exchange.cost = self._guards.admit(exchange.request, message, caller)

@@ -112,6 +112,8 @@ class RequestReader(MessageReader):
     A request without a body has one that ends at once. The last body is that of a request whose head says so.
     """
 
+    __slots__ = ("_doubts", "_keep_alive", "state")
+
     def begin(self) -> None:
         super().begin()
         self.state: Reading = "BETWEEN"
@@ -121,7 +123,7 @@ class RequestReader(MessageReader):
     def close(self) -> None:
         super().close()
         self.state = "OVER"
-        self._pending, self._at, self._seen = b"", 0, 0
+        self._pending, self._at, self._seen, self.trailers = b"", 0, 0, []
 
     def add(self, data: bytes) -> None:
         if self.state != "OVER":

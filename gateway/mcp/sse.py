@@ -7,7 +7,7 @@ no memory (DESIGN 7). Work is in proportion to bytes: neighbouring events withou
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -27,6 +27,7 @@ EVERY: Final = (b"",)  # the mark that every event has
 _MARKED_BYTES_MIN: Final = 320
 _MARKED_MIN: Final = 32
 _MARKED_MAX: Final = 250
+_SEARCHED_AT_ONCE: Final = 16 * 1024  # bytes of an unfinished event, searched for marks together
 
 
 class Event(msgspec.Struct):
@@ -101,7 +102,8 @@ class Parser:
     """
 
     __slots__ = (
-        "_first", "_has_cr", "_line_ended", "_marks", "_pending", "_reads_all", "_skipping", "event_bytes_max",
+        "_first", "_has_cr", "_has_mark", "_line_ended", "_marks", "_pending", "_reads_all", "_skipping", "_unmarked",
+        "event_bytes_max",
     )  # fmt: skip
 
     def __init__(self, event_bytes_max: int, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
@@ -109,6 +111,8 @@ class Parser:
         self._marks = marks
         self._reads_all = reads_all or marks is EVERY
         self._pending = bytearray()
+        self._has_mark = False  # the pending bytes have a mark
+        self._unmarked = 0  # if they have none: the number of them in which no mark begins
         self._has_cr = False  # the pending bytes have a CR
         self._line_ended = False  # the bytes that were fed last have a line end
         self._skipping = False  # the pending bytes belong to an event that is too large to hold
@@ -128,11 +132,14 @@ class Parser:
             self._skipping, searched = False, 0
             events.append(Event(self._take(end), whole=False))
         if not self._skipping and (end := _last_end(pending, searched, len(pending), only_lf)) >= 0:
-            events += self._split(self._take(end), searched)
+            unmarked, has_mark = self._unmarked, self._has_mark
+            block = self._take(end)
+            events += self._split(block, self._marked(block, searched, unmarked, has_mark))
         if len(pending) > 1 and (self._skipping or len(pending) > self.event_bytes_max):
             self._skipping = True
             events.append(Event(self._take(-1), whole=False))  # the last byte may begin a blank line
         self._first &= not events
+        self._search_on()
         return events
 
     def _whole(self, data: bytes) -> Event | None:
@@ -149,36 +156,59 @@ class Parser:
     def pending_bytes(self) -> int:
         return len(self._pending)
 
+    def _search_on(self) -> None:
+        """Search the new bytes for marks: to search a large event only at its end would take long."""
+        if not self._has_mark and len(self._pending) - self._unmarked > _SEARCHED_AT_ONCE:
+            self._has_mark = any(self._pending.find(mark, self._unmarked) >= 0 for mark in self._marks)
+            longest = max(map(len, self._marks), default=1)
+            self._unmarked = max(0, len(self._pending) + 1 - longest)
+
     def _take(self, end: int) -> bytes:
         taken = bytes(self._pending[:end])
         del self._pending[:end]
+        self._unmarked, self._has_mark = 0, False
         self._has_cr = self._has_cr and b"\r" in self._pending
         return taken
 
-    def _split(self, block: bytes, searched: int) -> list[Event]:
-        """The events in a block of whole events; each with a mark by itself. No blank line ends before `searched`."""
+    def _split(self, block: bytes, marked: Iterable[tuple[int, int]]) -> list[Event]:
+        """The events in a block of whole events. Those at `marked` have a mark."""
         events: list[Event] = []
-        size, only_lf, end = len(block), b"\r" not in block, 0
-        room = size if self._reads_all else min(_MARKED_MAX, _MARKED_MIN + size // _MARKED_BYTES_MIN)
-        offsets = [-1] * len(self._marks)
-        while True:
-            # If there is no further mark, -1 becomes the size.
-            offsets = [
-                at if at >= end else block.find(mark, end) % (size + 1)
-                for at, mark in zip(offsets, self._marks, strict=True)
-            ]
-            at = min(offsets, default=size)
-            start = size if at == size else max(end, _last_end(block, max(end, searched), at, only_lf))
-            if start > end:
-                events.append(Event(block[end:start], marked=False))
-            if start == size:
-                return events
+        room = len(block) if self._reads_all else min(_MARKED_MAX, _MARKED_MIN + len(block) // _MARKED_BYTES_MIN)
+        behind = 0
+        for start, end in marked:
+            if start > behind:
+                events.append(Event(block[behind:start], marked=False))
             if not room:
                 return [*events, Event(block[start:], whole=False)]
             room -= 1
-            end = _first_end(block, max(at, searched), only_lf)
-            raw = block[start:end]
+            raw, behind = block[start:end], end
             events.append(Event(raw, self._is_readable(raw), self._first and not events and raw.startswith(_BOM)))
+        if behind < len(block):
+            events.append(Event(block[behind:], marked=False))
+        return events
+
+    def _marked(self, block: bytes, searched: int, unmarked: int, has_mark: bool) -> Iterator[tuple[int, int]]:
+        """The (start, end) of each event in a block that has a mark.
+
+        No blank line ends before `searched`. No mark begins before `unmarked`, unless `has_mark`.
+        """
+        size, only_lf, end = len(block), b"\r" not in block, 0
+        if has_mark:
+            end = _first_end(block, searched, only_lf)
+            yield 0, end
+        looked = max(end, unmarked)
+        offsets = [looked - 1] * len(self._marks)
+        while True:
+            # If there is no further mark, -1 becomes the size.
+            offsets = [
+                at if at >= looked else block.find(mark, looked) % (size + 1)
+                for at, mark in zip(offsets, self._marks, strict=True)
+            ]
+            if (at := min(offsets, default=size)) == size:
+                return
+            start = max(end, _last_end(block, max(end, searched), at, only_lf))
+            looked = end = _first_end(block, max(at, searched), only_lf)
+            yield start, end
 
     def _is_readable(self, raw: bytes) -> bool:
         """Whether an event is within the limits. Leading blank lines do not count; one blank line behind it counts."""

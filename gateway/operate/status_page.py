@@ -151,7 +151,7 @@ class Page:
                 "is_fault": is_fault,
                 "counts": [*counted, sum(failures.count for failures in recent)],
                 "upstreams": [r.upstream for r in reasons if counts[r][-1]] or [r.upstream for r in reasons],
-                "since": min(f.since for f in recent if f.last >= last.since),
+                "since": min((f.since for f in recent if f.last >= last.since), default=last.since),
                 "last": last.last,
                 "why": last.why,
             }

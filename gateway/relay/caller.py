@@ -41,13 +41,13 @@ _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 class HttpCaller:
     """A client of one upstream, as the head of his request shows him. `table` has the callers of one configuration.
 
-    `headers` are the fields as they go up. `authenticates` says whether the request is a part of the authentication of
-    its connection. The bytes that go up are kept if it `is_kept`.
+    `headers` are the fields as they go up. `may_carry` says whether the body may be a message, `authenticates` whether
+    the request is a part of the authentication of its connection. The bytes that go up are kept if it `is_kept`.
     """
 
     __slots__ = (
         "_address", "_is_accepted", "_key", "_move", "_proof", "_route", "_up", "authenticates", "drifts",
-        "head", "headers", "identity_headers", "is_kept", "pool", "table", "target", "upstream",
+        "head", "headers", "identity_headers", "is_kept", "may_carry", "pool", "table", "target", "upstream",
     )  # fmt: skip
 
     def __init__(self, table: object, head: Head, address: str, route: Route, target: bytes, headers: Headers) -> None:
@@ -60,6 +60,7 @@ class HttpCaller:
         self.headers = headers
         self._address = address
         self._route = route
+        self.may_carry = head.may_carry_message
         self.authenticates = authenticates_connection(head.headers)
         self.is_kept = False
         self._up: HeadBytes | None = None

@@ -225,3 +225,9 @@ def test_behind_a_body_full_of_such_places_a_request_in_the_same_piece_is_refuse
     seen = read(data)
     assert [event[0] for event in seen] == ["head", "body", "end", "refused"]
     assert seen[1] == ("body", body)
+
+
+def test_of_what_was_refused_nothing_is_kept() -> None:
+    reader = RequestReader(65536, 5)
+    *_, last = events(reader, CHUNKED + b"0\r\n" + b"A: b\r\n" * 6 + b"\r\n")
+    assert (type(last), reader.held_bytes) == (Refusal, 0)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.operate.metrics import SECONDS, EndedRequest, Metrics
-from gateway.operate.recent_failures import Reason
+from gateway.operate.recent_failures import Reason, Recent
 from gateway.operate.request_rates import SLOT_S, Rates
+from gateway.operate.status_page import Facts, Page
 
 NAMES = ("a", "b", "")
 EVENT = st.tuples(
@@ -78,3 +79,12 @@ def test_samples_share_what_has_not_changed() -> None:
     rates.sample()
     before, after = (sample.answers for sample in list(rates._samples)[-2:])
     assert before["a"] is after["a"] and before["b"] != after["b"]
+
+
+def test_a_reason_is_shown_though_the_clock_was_set_back() -> None:
+    metrics, clock, reason = Metrics(), iter((1000.0, 900.0)), Reason("a", "UpstreamBroken", True)
+    metrics.recent = Recent(lambda: next(clock))
+    for _ in range(2):
+        metrics.recent.request(reason, why="")
+    [row] = Page(metrics, lambda: Facts({}, []))._reasons({reason: [2, 2]})
+    assert row["last"] == 900.0
