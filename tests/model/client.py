@@ -50,6 +50,7 @@ class Exchange(Parsed):
         self._body = b""
         self.event_id = ""  # the last that came
         self._unpacker: Any = None
+        self._is_lost = False  # the gateway reads no more of it
         self._streams = False
         self._transport: asyncio.Transport | None = None
 
@@ -108,7 +109,9 @@ class Exchange(Parsed):
             return
         coding = self.headers.get("content-encoding", "")
         short = self._unpacker is not None and not (self._streams or self._unpacker.eof)
-        message.unread = coding == "secret" or short or len(data) > READ_BYTES_MAX or b"\x01" in data
+        is_large = len(data) > READ_BYTES_MAX
+        self._is_lost |= is_large and self._unpacker is not None  # what packs so much in so little is unpacked no more
+        message.unread = coding == "secret" or short or is_large or self._is_lost or b"\x01" in data
         self._on_message(message)
 
 
