@@ -271,6 +271,10 @@ class Client:
             if self.session is session:
                 await self.initialize()
 
+    def _drop_seen(self, session: ServerSession) -> None:
+        for truth in session.truths:
+            truth.dropped = self._moments.now()
+
     # ---- queries ----
 
     async def _query(self, event: h.Query) -> None:
@@ -287,6 +291,7 @@ class Client:
             self._note("client {}: asked for {}: {}", self._number, sent, outcome)
             seen = self._oracle.ended(asked, outcome)
             if outcome is not None and outcome.status == 404:
+                self._drop_seen(session)
                 async with self._initializing:
                     if self.session is session:
                         await self.initialize()
@@ -406,6 +411,7 @@ class Client:
         if drops(str(exchange.status), method):
             self._oracle.dropped(session, self._moments.now())
         if exchange.status == 404:
+            self._drop_seen(session)
             await self._lost(session, exchange)
         return answers[0] if answers else None
 

@@ -77,6 +77,7 @@ class Truth:
     known: list[tuple[Moment, int, "ServerSession"]] = field(default_factory=list)
     clock: int = 0  # how often the server's clock had been set when it last changed
     forgotten: "Moment" = BEFORE_ALL  # what passed before, the gateway had to forget
+    dropped: "Moment" = BEFORE_ALL  # by a 404: what a session had seen before is found by credentials alone (7.12)
     asked_for: bool = False  # it was made through the gateway
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
     seen: "list[tuple[Moment, ServerSession]]" = field(default_factory=list)  # in answers to a client, and where
@@ -124,7 +125,9 @@ class Truth:
 
     def is_seen_before(self, moment: Moment, session: "ServerSession") -> bool:
         """Whether an answer has shown it to the client of a session, or before its token was renewed, or elsewhere."""
-        return any(at < moment and (of is session or of in session.relatives) for at, of in self.seen)
+        with_token = (at for at, of in self.seen if of.authorization == session.authorization)
+        here = (at for at, of in self.seen if at > self.dropped and (of is session or of in session.relatives))
+        return any(at < moment for at in (*with_token, *here))
 
     def known_before(self, moment: Moment, session: "ServerSession") -> int:
         """The newest state that passed through before a moment; ABSENT if none did."""
