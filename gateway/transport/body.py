@@ -2,7 +2,7 @@
 
 In: pieces of bytes as its connection gets them. Out: the same pieces to one reader, in order.
 Always: a body holds `HELD_BYTES_MAX` and one read of the socket at most; then its connection is not read until the
-reader has caught up. All that is held is counted (memory_budget.py); at the limit a body holds one small read. A reader gets
+reader has caught up. All that is held is counted; at the limit a body holds one small read. A reader gets
 every byte that came before a failure, and then the failure; it is told of an end only where the body came whole, and
 was read whole (DESIGN 3.5).
 """
