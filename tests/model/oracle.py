@@ -463,6 +463,8 @@ class Oracle:
             # In a state that does not match, a task is left out unasked; and max_age may be longer after a reload.
             unasked = [s.number for s in truth.states if self._match(asked, truth, s) == {False}]
             known = truth.known_before(self.knew(asked), asked.session)
+            if criteria.ids is not None and truth.id not in criteria.ids:
+                unasked.append(known)  # even one that was seen elsewhere
             bounds.learned.append((truth, min([*reasons, *(number for number in unasked if number >= known)])))
         return bounds
 
