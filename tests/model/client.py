@@ -500,9 +500,10 @@ class Client:
         if method == "tasks/result":
             meta = msgspec.json.decode(message.result)["_meta"]
             ended = session.find(params["taskId"], meta["createdAt"])
-            if resumed and ended is not None:  # the gateway cannot tell when it was asked for
+            is_behind = self._setting.skew_s < 0  # what is made elsewhere seems to be made before this was asked for
+            if ended is not None and (resumed or is_behind):  # the gateway cannot tell when it was asked for
                 for later in session.lives(ended.id):
-                    later.may_seem_ended |= later.born > ended.born
+                    later.may_seem_ended |= later.born > ended.born and (resumed or later.answered is None)
             # That an earlier task of this id has ended is known: the result of a later one says nothing new.
             if ended is not None and session.lives(ended.id) == [ended]:
                 told = {"statusMessage": f"state {ended.state.number}", **meta, "taskId": ended.id}
