@@ -518,8 +518,10 @@ class Client:
     def _show(self, session: ServerSession, told: Json, unread: bool) -> None:
         """A message shows a task in a state, unless the gateway cannot read it, or it is the result of a task."""
         truth = session.find(told.get("taskId"), told.get("createdAt"))
-        if truth is not None and not unread and "status" in told:
-            truth.shown.append(told["status"])
+        if truth is None or unread or "status" not in told:
+            return
+        if truth.shown or not any(one.born > truth.born and one.answered is not None for one in session.lives(truth.id)):
+            truth.shown.append(told["status"])  # else it is late news of a life before one that is known
 
     def _pass(
         self, session: ServerSession, told: Json, at: Moment, unread: bool, is_answer: bool = False
