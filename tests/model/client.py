@@ -520,8 +520,9 @@ class Client:
         truth = session.find(told.get("taskId"), told.get("createdAt"))
         if truth is None or unread or "status" not in told:
             return
-        if truth.shown or not any(one.born > truth.born and one.answered is not None for one in session.lives(truth.id)):
-            truth.shown.append(told["status"])  # else it is late news of a life before one that is known
+        later = [one for one in session.lives(truth.id) if one.born > truth.born]
+        if truth.shown or not any(one.shown or one.answered for one in later):  # else it is late news of a life before
+            truth.shown.append(told["status"])
 
     def _pass(
         self, session: ServerSession, told: Json, at: Moment, unread: bool, is_answer: bool = False
