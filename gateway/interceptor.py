@@ -78,9 +78,9 @@ class Interceptor:
                 return None
             if is_well_known(caller.target):
                 unread = partial(log.warning, "an authorization document passed unread")
-                return Inspector(move.document, unread, (), True, DOCUMENT_BYTES_MAX)
+                return Inspector(move.document, unread, edits=True, hold_bytes_max=DOCUMENT_BYTES_MAX)
             # It may be the metadata of a resource, anywhere; servers write its head and its body together.
-            return Inspector(self._metadata, nothing, (), True, DOCUMENT_BYTES_MAX, 0.5)
+            return Inspector(self._metadata, nothing, edits=True, hold_bytes_max=DOCUMENT_BYTES_MAX, hold_s=0.5)
         is_initialize = pending.kind is RequestKind.INITIALIZE
         if kind != EVENT_STREAM and not (pending.may_tell or (is_initialize and kind == JSON)):
             return None

@@ -52,7 +52,7 @@ class AccessLog:
     """Records each request that has ended. The lines in `failed` outlive a reload, since their causes do."""
 
     def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit) -> None:
-        self.metrics = self._metrics = metrics
+        self.metrics = metrics
         self.failed = failed
         self._level = logging.INFO if config.access else logging.DEBUG
         self._audits = config.audit
@@ -87,7 +87,7 @@ class AccessLog:
             if error is not None:
                 code = None if isinstance(error, UpstreamRefused) else error.code
             if caller is not None and caller.drifts:
-                self._metrics.drifted(upstream)
+                self.metrics.drifted(upstream)
         ended = EndedRequest(upstream, kind, what, status, seconds, error, code, whole, message, made, exchange, caller)
         self._end(ended)
 
@@ -95,7 +95,7 @@ class AccessLog:
         message, caller = ended.message, ended.caller
         is_fine = ended.status < 300 and ended.code is None and ended.error is None
         told = {} if is_fine else why(ended) or _misplaced(ended)
-        metrics, cause = self._metrics, None
+        metrics, cause = self.metrics, None
         metrics.request(ended)
         if told:
             is_fault = ended.status >= 500 or ended.code == INTERNAL_ERROR

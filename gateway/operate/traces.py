@@ -70,7 +70,7 @@ class Tracing:
 
 
 class TracedAccessLog(AccessLog):
-    _metrics: "TracedMetrics"
+    metrics: "TracedMetrics"
 
     def began(self, message: Message | None, exchange: Exchange | None) -> None:
         """A query begins. Its span is the current one, so that steps of the query are its children."""
@@ -98,7 +98,7 @@ class TracedAccessLog(AccessLog):
         parents = [parent for each in given if (parent := _context(each)).is_valid]
         above = trace.set_span_in_context(trace.NonRecordingSpan(parents[0])) if parents else context.Context()
         links = [Link(other) for other in parents[1:] if other != parents[0]]
-        return self._metrics.tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
+        return self.metrics.tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
 
 
 def _say(span: Span, ended: EndedRequest) -> None:

@@ -28,8 +28,8 @@ class Inspector(msgspec.Struct, frozen=True):
     unread: Callable[[], None]  # is told that something passed that could not be read
     marks: Sequence[bytes] = ()  # every event that may hold a message of interest has one of these in it
     edits: bool = False
-    hold_bytes_max: int = sys.maxsize  # of a JSON body that is edited: packed or not, as the configured limit; and for
-    hold_s: float | None = None  # how long. Others pass unread
+    hold_bytes_max: int = sys.maxsize  # of a JSON body that is edited, packed or not; the configured limit too
+    hold_s: float | None = None  # for how long it is held until it is whole; others pass unread
 
     def pass_unread(self, piece: bytes) -> bytes:
         """A piece passes unread. That is told at each one: much time may pass between two."""

@@ -1,8 +1,8 @@
 """The base of clients' and upstreams' connections: back-pressure in both directions.
 
 In: bytes as a transport delivers them, and bytes to send. Out: `data_received` for what arrives.
-Always: reading is paused as long as anybody asks for that; what a peer has yet to take is counted. A peer
-that has vanished, or does not take what is sent to it, loses its connection after `stall_timeout`.
+Always: reading is paused as long as anybody asks for that; what a peer has yet to take is counted. A peer that has
+vanished, or does not take what is sent to it, loses its connection after `stall_timeout`.
 """
 
 import asyncio
