@@ -133,7 +133,8 @@ class Truth:
         """The newest state that passed through before a moment; ABSENT if none did."""
         newest = ABSENT
         for at, number, of in self.known:
-            if number > newest and self.forgotten < at < moment and session.has(at, of):
+            of_another = number == GONE and self.gone is None and of is not session  # a 404: here the task may go on
+            if number > newest and self.forgotten < at < moment and session.has(at, of) and not of_another:
                 newest = number
         return newest
 
