@@ -1,11 +1,8 @@
 """Tables of states in docstrings, and what happens to the states of real objects."""
 
-import ast
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from gateway.downstream import client_connection
@@ -16,14 +13,6 @@ Table: TypeAlias = dict[str, dict[str, str]]
 """What stands in a cell, by its row and its column."""
 Step: TypeAlias = tuple[str, str]
 """From which state to which."""
-
-
-def doc_of(of: type) -> str | None:
-    """The docstring of a class, from its source: a compiled one has none."""
-    module = sys.modules[of.__module__]
-    source = Path(str(module.__file__)).with_name(of.__module__.rpartition(".")[2] + ".py").read_text()
-    found = next(n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef) and n.name == of.__name__)
-    return ast.get_docstring(found, clean=False)
 
 
 def table(doc: str | None, behind: str) -> Table:
@@ -52,11 +41,6 @@ def steps(by_state: Table, begins: Iterable[str], short: str = "", shortened: st
 
 def in_cell(cell: str, short: str = "", shortened: str = "") -> set[str]:
     return set() if cell == "-" else set(cell.replace(short or "-", shortened).split("/"))
-
-
-def changes(steps: set[Step]) -> set[Step]:
-    """The steps of an object that is there before and behind, and is then in another state."""
-    return {(before, after) for before, after in steps if NOTHING not in (before, after) and before != after}
 
 
 def turned(cells: Table) -> Table:

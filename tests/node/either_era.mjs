@@ -1,16 +1,15 @@
-// The official 2.x client, which finds out what a server speaks, or is told: what it learns, and a filtered list.
+// The official 2.x client, which finds out what a server speaks: what it learns, and a filtered list.
 //
-// node either_era.mjs MODE URL [URL...]
+// node either_era.mjs URL [URL...]
 //
-// MODE is `auto` or `legacy`. Prints one JSON line for each URL, which is its step.
+// Prints one JSON line for each URL, which is its step.
 import { Client, fromJsonSchema, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 
 const ANY = fromJsonSchema({ type: "object" });
 const CRITERIA = { status: ["working"], orderBy: "createdAt", order: "asc" };
-const [mode, ...urls] = process.argv.slice(2);
 
-for (const url of urls) {
-  const client = new Client({ name: "taskgate-tests", version: "1" }, { versionNegotiation: { mode } });
+for (const url of process.argv.slice(2)) {
+  const client = new Client({ name: "taskgate-tests", version: "1" }, { versionNegotiation: { mode: "auto" } });
   await client.connect(new StreamableHTTPClientTransport(new URL(url)));
   const seen = {
     step: url,

@@ -154,7 +154,7 @@ async def test_a_server_of_both_eras_is_filtered_for_clients_of_the_earlier_one_
 
 
 def test_the_2x_client_falls_back_to_a_server_of_2025_and_finds_it_filtering(python_sdk_json: Place) -> None:
-    [said] = finish(start("either_era", "auto", python_sdk_json.direct, python_sdk_json.gateway))
+    [said] = finish(start("either_era", python_sdk_json.direct, python_sdk_json.gateway))
     direct, through = said[python_sdk_json.direct], said[python_sdk_json.gateway]
     assert through["version"] == "2025-11-25"
     assert through["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
