@@ -71,7 +71,7 @@ class Refresh(ABC):
         return self._session.known is self._known and not self._in_flight.is_given_up
 
     def _accept(self, told: Stamp, lists: bool = False) -> None:
-        """A `tasks/*` has succeeded. Raises Forgotten if the caller was refused since it was asked for."""
+        """A `tasks/*` has succeeded. Raises Forgotten if the session has been cleared since it was asked for."""
         self._check_same()
         self._known.accept(told.asked, lists)
         self._sessions.accept(self._session)
