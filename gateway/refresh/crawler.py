@@ -43,7 +43,10 @@ class ListPage(msgspec.Struct):
 
 
 class Crawler:
-    """Asks the upstream in the name of one caller. `requests` is the number of requests made."""
+    """Asks the upstream in the name of one caller. `requests` is the number of requests made.
+
+    `refusals` are the statuses by which pages were refused, in the order in which they came.
+    """
 
     def __init__(
         self, caller: Caller, channel: Channel, limits: IndexLimits, counts: Counts, now: Callable[[], Moment]
@@ -55,6 +58,7 @@ class Crawler:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self.requests = 0
+        self.refusals: list[int] = []
         self._resumes_at = 0.0  # since the upstream has put a request off
         self._one_at_a_time = asyncio.Lock()  # taken once it has
 
@@ -169,6 +173,7 @@ class Crawler:
                     raise
             except UpstreamRefused as refused:
                 if refused.retry_after_s is None:
+                    self.refusals += [refused.status] if method == "tasks/list" else []
                     raise
                 resumes_at = self._loop.time() + max(_PAUSE_MIN_S, refused.retry_after_s)
                 if resumes_at >= ends_at:

@@ -45,11 +45,10 @@ class Refresh(ABC):
         self._known = self._session.known
         try:
             await self._ask_all()
-        except UpstreamRefused as refused:
-            if self._sessions.refuse(self._session.key, refused.status, "tasks/list") is Access.DROPPED:
-                self._session.clear()
-            raise
         finally:
+            for status in self._crawler.refusals:  # though another request may have failed first
+                if self._sessions.refuse(self._session.key, status, "tasks/list") is Access.DROPPED:
+                    self._session.clear()
             self._in_flight.end()
             self._sessions.keep(self._session)
 
@@ -113,6 +112,7 @@ class Refresh(ABC):
             response = await self._answer_about(task_id)
         except UpstreamRefused as refused:
             if refused.status in (401, 429) or not session.put_off(task_id, asked.order):
+                self._crawler.refusals.append(refused.status)
                 raise  # a 429 denies nothing
             session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
             return

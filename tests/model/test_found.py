@@ -125,6 +125,11 @@ FOUND = {
         Setting(tasks="w"),
         (Query(), Wait(2), Fault(kind="403", method="tools/call"), Create(), Wait(2), Get(), Wait(2), Query()),
     ),
+    "a request for a task is refused with 403 as a page is with 500": History(
+        Setting(tasks="ccxfxi"),
+        (Query(), Wait(), Fault(kind="403", method="tasks/get"), Fault(kind="500"), Wait(ticks=64), Query(), Wait(),
+         Query(ids=(9,))),
+    ),
     "a task that a caller finds again is put off: that denies nothing of it": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="403"), Get(), Fault(kind="429", method="tasks/get"), Query(), Wait()),
