@@ -94,8 +94,8 @@ class SharedSession(Session):
             # It may be there: what tells so stays. It may have been told before, falsely: all are to hear it again.
             self._store.add(self.key, [gone := entry_of_gone(task_id)], [gone], owed=is_known)
         super().deny(task_id, now, is_asking)
-        if (mark := self.marks.get(task_id)) is not None:
-            mark.told = False
+        if (mark := self.marks.get(task_id)) is not None and mark.told:
+            mark.told = None
 
     def miss(self, task_id: str, told: Stamp, now: Moment) -> None:
         owed, mark = self._is_known(task_id), self.marks.get(task_id)
@@ -138,7 +138,7 @@ class SharedSession(Session):
         for some in _slices(list(self.unlisted)):
             self._store.add(self.key, entries_of(filter(None, map(index.get, some))))
             yield
-        marks = [(i, mark) for i, mark in self.marks.items() if mark.told]
+        marks = [(i, mark) for i, mark in self.marks.items() if mark.told is not False]
         absent = [(i, mark) for i, mark in marks if index.get(i) is None and may_be_told(i)]
         for pairs in _slices(absent):
             there = [entry_of(i, mark.method or index.method_of(i)) for i, mark in pairs]

@@ -18,7 +18,8 @@ EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two 
 
 def played_here() -> list[h.History]:
     """Histories about a task that goes, a caller who is refused at one replica, a task that another replica finds gone
-    without having heard of it, one that slips past a crawl; and some that are drawn."""
+    without having heard of it, one that slips past a crawl, one that was denied as the store failed; and some that are
+    drawn."""
     before = (h.Create(), h.Switch(), h.Wait(65), h.Query(), h.Update(), h.Wait(65), h.Query())
     goes = (*before, h.Switch(), h.Query(), h.Delete(), h.Get(), h.Wait(65), h.Switch(), h.Query())
     refused = (h.Create(), h.Wait(), h.Switch(), h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65))
@@ -27,6 +28,8 @@ def played_here() -> list[h.History]:
     fixed = [h.History(h.Setting(order="nothing"), events) for events in (goes, refused, unheard)]
     omits = h.Setting(cursors="offset", full_crawl_interval=0, per_page=1, delays=((2, 0),), tasks="ccc")
     fixed += [h.History(omits, (h.Query(), h.Wait(130), h.Query(), h.Wait(3), h.Delete(), h.Wait(65)))]
+    denied = (h.Get(), h.Get(method="tasks/cancel"), h.Store("stopped"), h.Wait(130), h.Store(), h.Wait(200))
+    fixed += [h.History(h.Setting(order="nothing", tasks="c"), denied)]
     return [*fixed, *map(FleetWorld.drawn, range(HISTORIES))]
 
 
