@@ -522,7 +522,7 @@ class Client:
             return
         later = [one for one in session.lives(truth.id) if one.born > truth.born]
         if truth.shown or not any(one.shown or one.answered for one in later):  # else it is late news of a life before
-            truth.shown.append(told["status"])
+            truth.shown.append((self._moments.now(), told["status"]))
 
     def _pass(
         self, session: ServerSession, told: Json, at: Moment, unread: bool, is_answer: bool = False

@@ -6,9 +6,8 @@ for, or what passed while it did.
 
 from collections.abc import Iterable
 
-from gateway.mcp.task import TERMINAL
 from gateway.tasks.lifecycles import ENDS, STARTED, Lives
-from tests.model.truth import Truth, Violation
+from tests.model.truth import AFTER_ALL, TERMINAL, Truth, Violation
 
 
 def judge(lives: Lives, truths: Iterable[Truth], old: set[Truth], now: float) -> None:
@@ -21,10 +20,16 @@ def judge(lives: Lives, truths: Iterable[Truth], old: set[Truth], now: float) ->
     reached += ["completed" for truth in new if truth.may_seem_ended]
     gone = [t for t in new if t.gone is not None or (t.expires is not None and t.expires <= now)]
     made = [truth.id for truth in new if truth.answered is not None and not _is_overtaken(truth, new)]
-    told_apart = [t for t in new if t.answered is not None or not _is_from_before_an_end(t, new)]
-    seen = {truth.id for truth in told_apart if truth.shown and truth.shown[0] not in TERMINAL}
+    told_apart = [
+        t for t in new if t.answered is not None or not (_is_from_before_an_end(t, new) or _is_shown_at_once(t))
+    ]
+    seen = {truth.id for truth in told_apart if _is_first_shown_live(truth)}
     begun = len(made) + len(seen.difference(made))  # an id that is given again elsewhere may look like one task
-    over = {truth.id for truth in told_apart if _has_ended(truth.shown) and not _is_overtaken(truth, new)}
+    over = {
+        truth.id
+        for truth in told_apart
+        if _is_first_shown_live(truth) and truth.shows_end_before(AFTER_ALL) and not _is_overtaken(truth, new)
+    }
     told = f"{counted}, {live} live; begun {begun} to {len(new)}, over {len(over)}, gone {len(gone)}: {reached}"
 
     def held(rule: bool, what: str) -> None:
@@ -62,9 +67,14 @@ def _is_taken_for_another(made: Truth, among: list[Truth]) -> bool:
     """
     others = [other for other in among if made.id == other.id and other.born < made.born]
     is_late = made.asked_for and (made.answered is None or made.state.since < made.answered[0])
-    return is_late and any(TERMINAL.isdisjoint(other.shown) for other in others)
+    return is_late and not all(other.shows_end_before(made.state.since) for other in others)
 
 
-def _has_ended(shown: list[str]) -> bool:
-    """Whether a task was shown live, and then as it ended."""
-    return bool(shown) and shown[0] not in TERMINAL and not TERMINAL.isdisjoint(shown)
+def _is_first_shown_live(truth: Truth) -> bool:
+    return bool(truth.shown) and truth.shown[0][1] not in TERMINAL
+
+
+def _is_shown_at_once(truth: Truth) -> bool:
+    """Whether it was shown live and as it ended at one time: in another order, perhaps, than they passed."""
+    live, ended = ({at.time for at, s in truth.shown if (s in TERMINAL) is over} for over in (False, True))
+    return bool(live and ended) and min(live) == min(ended)

@@ -81,7 +81,7 @@ class Truth:
     asked_for: bool = False  # it was made through the gateway
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
     seen: "list[tuple[Moment, ServerSession]]" = field(default_factory=list)  # in answers to a client, and where
-    shown: list[str] = field(default_factory=list)  # the statuses in messages to a client that the gateway could read
+    shown: list[tuple[Moment, str]] = field(default_factory=list)  # in messages to a client that the gateway could read
     may_seem_ended: bool = False  # the result of an earlier one of its id came on a resumed stream
     said_until: int = 0  # the latest `lastUpdatedAt`, a lie or not, of a notification that it has ended
 
@@ -118,6 +118,10 @@ class Truth:
     def wound_back(self) -> bool:
         """Whether a timestamp of it was earlier than that of an earlier state."""
         return any(later.updated < state.updated for state, later in pairwise(self.states))
+
+    def shows_end_before(self, moment: Moment) -> bool:
+        """Whether a client has been shown by then that it has ended."""
+        return any(at < moment and status in TERMINAL for at, status in self.shown)
 
     def pass_through(self, number: int, at: Moment, session: "ServerSession") -> None:
         """A client got to know of a state, or that the task is gone."""
