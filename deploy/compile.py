@@ -19,7 +19,7 @@ from typing import Final
 
 LIBRARY: Final = "taskgate"
 MODULES: Final = (
-    *("mcp/sse", "operate/recent_failures", "proxy", "interceptor", "own_tasks_guard"),
+    *("mcp/sse", "operate/recent_failures", "proxy", "interceptor", "task_ownership_guard"),
     *(f"http/{name}" for name in ("message_reader", "cors", "fields", "request_parser", "response_parser")),
     *(f"transport/{name}" for name in ("body", "memory_budget", "read_scheduler")),
     *(

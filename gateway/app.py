@@ -27,7 +27,7 @@ from gateway.relay import routes
 from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
 from gateway.transport import base_connection, log_rate_limit, memory_budget, tls
-from gateway.upstream.upstreams import Pools
+from gateway.upstream.pools_and_probes import Pools
 
 if TYPE_CHECKING:
     from gateway.store.redis_store import RedisStore

@@ -4,8 +4,8 @@
     `Host` or `Origin` not allowed        403                              downstream/host_origin_check.py
     for no upstream                       404                              relay/routes.py
     too many task operations              429, if configured               tasks/guards.py
-    another's task                        an error, if configured          own_tasks_guard.py
-    a filtered `tasks/list`               answered                         refresh/answer.py
+    another's task                        an error, if configured          task_ownership_guard.py
+    a filtered `tasks/list`               answered                         refresh/query_answer.py
     everything else                       relayed                          relay/pump.py
                                           and watched on its way           interceptor.py
 
@@ -23,11 +23,11 @@ from gateway.interceptor import Interceptor
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Metrics
-from gateway.own_tasks_guard import OwnTasksGuard, OwnTasksInterceptor
-from gateway.refresh.answer import Answerer
+from gateway.refresh.query_answer import Answerer
 from gateway.relay import error_response
 from gateway.relay.caller import Admission, HttpCaller, HttpReply
 from gateway.relay.pump import relay
+from gateway.task_ownership_guard import OwnTasksGuard, OwnTasksInterceptor
 from gateway.tasks.guards import Guards
 from gateway.tasks.sessions import Sessions
 from gateway.transport.base_connection import Links

@@ -19,7 +19,7 @@ from gateway.errors import printable
 from gateway.http.addresses import misplaced
 from gateway.mcp.task import STATUSES, parse_instant
 from gateway.query.criteria import capability
-from gateway.refresh.answer import FILTER
+from gateway.refresh.query_answer import FILTER
 
 UNFINISHED: Final = ("working", "input_required")
 _FILTERS: Final = {"declared": "by itself, and says so", "unsaid": "by status, but does not say so"}

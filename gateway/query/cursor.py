@@ -57,7 +57,7 @@ _NO_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class Position(msgspec.Struct, frozen=True):
-    """A page of a list, behind the place `after`. One that `comes_again` is small, and remembered (answer.py)."""
+    """A page of a list, behind the place `after`. One that `comes_again` is small, and remembered (query_answer.py)."""
 
     query: Query
     after: Place | None = None

@@ -1,6 +1,6 @@
 """`taskgate stdio`: its process, and what happens to each line between a client and the server that it started.
 
-    from the client   a filtered `tasks/list`                        answered               refresh/answer.py
+    from the client   a filtered `tasks/list`                        answered               refresh/query_answer.py
                       everything else                                passed
     from the server   a response to a request of the gateway's own   stays here             stdio/messages.py
                       the result of `initialize`                     edited, and passed     tasks/observer.py
@@ -25,7 +25,7 @@ from gateway.mcp.jsonrpc import Id, Message
 from gateway.operate import log_format
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
-from gateway.refresh import answer
+from gateway.refresh import query_answer
 from gateway.stdio.child import Child, Streams
 from gateway.stdio.lines import Line, LineParser, Sight
 from gateway.stdio.messages import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
@@ -59,7 +59,7 @@ class StdioProxy:
         self.sessions = Sessions(config.index, CapabilityCache(self._clock), self._clock)
         self.sessions.lives = self._counts.lives
         self._caller = StdioCaller(server)
-        self._answerer = answer.Answerer(self.sessions, config.index, self._counts, self._clock)
+        self._answerer = query_answer.Answerer(self.sessions, config.index, self._counts, self._clock)
         self._unanswered = Unanswered()
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces

@@ -1,7 +1,7 @@
 """What is known of tasks. It knows no HTTP.
 
 index          the tasks of one session, by status, method and two timestamps, and its pages
-marks          as of when it is known, what is marked, what is gone
+freshness      as of when it is known, what is marked, what is gone
 sessions       the indexes of all sessions: whose they are, when they go
 observer       what an exchange tells of tasks, and the edit of `initialize`
 lifecycles     the lives of all tasks that were seen, for metrics

@@ -26,10 +26,10 @@ from gateway.mcp.task import Moment, Stamp, Task
 from gateway.owners.eviction import Space, Storable, Stored
 from gateway.owners.seen_ids import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
+from gateway.tasks.freshness import MARKS_MAX, Listing, Record
 from gateway.tasks.in_flight import InFlightRequests
 from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.lifecycles import Lives
-from gateway.tasks.marks import MARKS_MAX, Listing, Record
 from gateway.tasks.observer import Access, Intercepted, Pending, access_after
 
 _SESSION_OVERHEAD_BYTES: Final = 4096

@@ -1,6 +1,6 @@
 """Servers.
 
-upstreams           all of them, through reloads; probes of what is down, and health checks
+pools_and_probes    all of them, through reloads; probes of what is down, and health checks
 connection_pool     the connections to one, and the exchanges on them
 server_connection   one of these: the request out, the response in
 dial                a new connection: addresses in turn, Unix sockets, TLS

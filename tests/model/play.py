@@ -45,7 +45,7 @@ def play(history: h.History, world: "type[World] | None" = None) -> None:
         with (
             patch("time.time", loop.unix_time),
             patch("gateway.operate.log_format.set_up", lambda _: None),
-            patch("gateway.upstream.upstreams.uniform", max),  # a history is to be the same each time
+            patch("gateway.upstream.pools_and_probes.uniform", max),  # a history is to be the same each time
         ):
             try:
                 loop.run_until_complete(_play(history, loop, notes, world or World))

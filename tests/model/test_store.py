@@ -13,8 +13,8 @@ from gateway import config
 from gateway.caller_identity import Key
 from gateway.mcp.observations import Observation
 from gateway.mcp.task import Stamp
-from gateway.store.batch import READ_AT_ONCE
-from gateway.store.pipeline import StoreState
+from gateway.store.pending_commands import READ_AT_ONCE
+from gateway.store.redis_connection import StoreState
 from gateway.store.redis_store import DOUBT, RedisStore, entry_of, entry_of_gone
 from gateway.store.replicas import SharedSession, SharedSessions
 from tests.model.resp import STORE_PORT, Redis

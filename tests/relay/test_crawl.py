@@ -245,7 +245,7 @@ async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had read was held until its end, and counted nowhere."""
-    monkeypatch.setattr("gateway.refresh.refreshes._TAIL_BYTES_MAX", 1000)
+    monkeypatch.setattr("gateway.refresh.plan_execution._TAIL_BYTES_MAX", 1000)
     pages: dict[str | None, Json] = {None: page(TASKS[:1], "0"), "12": page(TASKS[1:2])}
     since = TASKS[1]["createdAt"]
     pages |= {str(n): page([], str(n + 1)) for n in range(12)}

@@ -22,7 +22,7 @@ from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.upstream.connection_pool import Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
-from gateway.upstream.upstreams import watch
+from gateway.upstream.pools_and_probes import watch
 from tests.certificates import Authority
 from tests.forked import ran
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, settings

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.query import criteria
 from gateway.query.criteria import CRITERIA, BadQuery, Fault
-from gateway.refresh import answer
+from gateway.refresh import query_answer
 from tests.rules import plain
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def flag(name: str) -> str:
 
 def faults(params: object) -> list[Fault]:
     with pytest.raises(BadQuery) as caught:
-        answer.read(criteria.params(json.dumps(params).encode()))
+        query_answer.read(criteria.params(json.dumps(params).encode()))
     return caught.value.faults
 
 

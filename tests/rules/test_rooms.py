@@ -41,7 +41,7 @@ DECIDES: Final = {
     "http": ("addresses", "cors", "fields", "head_cache", "message_reader", "request_parser", "response_parser"),
     "query": ("criteria", "cursor"),
     "owners": ("named_tasks", "eviction"),
-    "tasks": ("index", "lifecycles", "marks", "observer"),
+    "tasks": ("freshness", "index", "lifecycles", "observer"),
     "refresh": ("planning",),
     "upstream": ("identity_drift",),
     "stdio": ("lines",),

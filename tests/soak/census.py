@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.app import App
-from gateway.refresh import answer
+from gateway.refresh import query_answer
 from tests.launch import Gateway, Gateways, app_before
 from tests.relay.messages import Json
 from tests.soak.upstream import Upstream
@@ -98,7 +98,12 @@ class InProcess:
             rows.clear()  # a fixed number, which the rounds fill
         for heads in (self._app._proxy.heads, self._app._pools.heads) * 10:
             heads.sweep(heads._next_turn_at)  # those that are remembered are bounded too
-        for params in (answer.position_of, answer.filter_of, answer.ignored_of, answer.misspelt_of):
+        for params in (
+            query_answer.position_of,
+            query_answer.filter_of,
+            query_answer.ignored_of,
+            query_answer.misspelt_of,
+        ):
             params.cache_clear()  # and these
         gc.collect()
         for _ in range(_STEPS):  # indexes are freed bit by bit

@@ -1,8 +1,8 @@
-"""The connection to a store whose name has several addresses, of which the first is silent (pipeline.py)."""
+"""The connection to a store whose name has several addresses, of which the first is silent (redis_connection.py)."""
 
 from pathlib import Path
 
-from gateway.store.pipeline import connect, exchange
+from gateway.store.redis_connection import connect, exchange
 from tests.redis_process import redis
 from tests.relay.test_dial import NAME, Hosts, on_each_loop, resolve_to
 

@@ -17,9 +17,9 @@ from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
 from gateway.refresh.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.refresh.planning import Ages, may_match_all_live
+from gateway.tasks.freshness import Listing, ListingOrder, oldest
 from gateway.tasks.in_flight import InFlight, together
 from gateway.tasks.lifecycles import Lives
-from gateway.tasks.marks import Listing, ListingOrder, oldest
 from gateway.tasks.observer import Access
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 

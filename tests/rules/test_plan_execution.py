@@ -16,13 +16,13 @@ from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Stamp
 from gateway.query.criteria import Query
-from gateway.refresh.answer import Planner
 from gateway.refresh.crawler import Crawler
+from gateway.refresh.plan_execution import AccessCheck, Crawl, Delta, Refresh
 from gateway.refresh.planning import Ages
-from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
+from gateway.refresh.query_answer import Planner
 from gateway.stdio.stdio_proxy import NoCounts
+from gateway.tasks.freshness import FAILURES_MAX, Listing
 from gateway.tasks.in_flight import InFlight
-from gateway.tasks.marks import FAILURES_MAX, Listing
 from gateway.tasks.sessions import CapabilityCache, Forgotten, Session, Sessions
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.rules import plain

@@ -39,8 +39,8 @@ from gateway.query.criteria import BadQuery, Fault, Params, Query
 from gateway.query.cursor import Position
 from gateway.refresh import planning
 from gateway.refresh.crawler import Crawler
+from gateway.refresh.plan_execution import AccessCheck, Crawl, Delta, Refresh
 from gateway.refresh.planning import ACCESS_CHECK, Ages, Need, Plan
-from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
 from gateway.tasks.in_flight import InFlight, Waiter, together
 from gateway.tasks.index import QueryPage
 from gateway.tasks.interfaces import Caller, Channel, Counts, EndedQuery, Reply
