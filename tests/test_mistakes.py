@@ -52,6 +52,7 @@ COMMANDS: Final = {
     ),
     # `try` and `tasks`
     "a status": (f"tasks --status workin {AT}", "", "--status: given 'workin', allowed is an array of statuses: wor"),
+    "too long ago": (f"tasks --created-after 999999w {AT}", "", "or how long ago, such as 3d or 2h"),
     "a timestamp": (f"tasks --created-after yesterday {AT}", "", "or how long ago, such as 3d or 2h"),
     "an order": (f"tasks --order up {AT}", "", '"asc" or "desc"'),
     "no server": ("try", "", "one server is needed"),

@@ -8,7 +8,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -52,8 +52,9 @@ def _flag(name: str) -> str:
 def _value(flags: ArgumentParser, criterion: Criterion, text: str) -> Any:
     value: Any = text.split(",") if criterion.kind.is_list else text
     if criterion.kind is INSTANT and (ago := re.fullmatch(r"([0-9]{1,6})([smhdw])", text)):
-        then = datetime.fromtimestamp(time.time(), UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        value = then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        with suppress(OverflowError):  # before the year 1
+            then = datetime.fromtimestamp(time.time(), UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+            value = then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     try:
         criterion.kind.read(json.dumps(value).encode())
     except NotAllowed as refused:
