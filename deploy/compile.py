@@ -19,9 +19,9 @@ from typing import Final
 
 LIBRARY: Final = "taskgate"
 MODULES: Final = (
-    *("mcp/sse", "operate/recent_failures", "proxy", "interceptor", "task_ownership_guard"),
-    *(f"http/{name}" for name in ("message_reader", "cors", "fields", "request_parser", "response_parser")),
-    *(f"transport/{name}" for name in ("body", "memory_budget", "read_scheduler")),
+    *("mcp/sse", "operate/recent_failures", "proxy", "response_inspection", "task_ownership_guard"),
+    *(f"http/{name}" for name in ("message_reader", "cors", "header_fields", "request_parser", "response_parser")),
+    *(f"transport/{name}" for name in ("body_stream", "fair_reading", "memory_budget")),
     *(
         "downstream/exchange",
         "downstream/host_origin_check",
@@ -30,7 +30,7 @@ MODULES: Final = (
         "upstream/own_requests",
         "upstream/connection_pool",
     ),
-    *(f"relay/{name}" for name in ("caller", "pump", "routes", "taps")),
+    *(f"relay/{name}" for name in ("admission", "body_pump", "body_taps", "routes")),
 )
 
 

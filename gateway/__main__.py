@@ -55,7 +55,7 @@ def _arguments() -> argparse.ArgumentParser:
     from importlib.metadata import version  # stdio has no time for it
 
     from gateway import config
-    from gateway.arguments import Flags
+    from gateway.command_flags import Flags
 
     parser = Flags(
         prog="taskgate",
@@ -122,7 +122,7 @@ def _main() -> None:
         if any(value for name, value in vars(given).items() if name not in ("command", "once")):
             parser.error("demo has its own configuration: it goes with none of the other flags")
         from gateway.cli.command_line import signalled  # its HTTP client is no part of the gateway
-        from gateway.demo.show import demo
+        from gateway.demo.filtered_list import demo
 
         raise SystemExit(signalled("demo", demo(given.once), failed=1, interrupted=1))
     _fill_in(parser, given)
@@ -155,15 +155,15 @@ def _checked(given: argparse.Namespace) -> "config.Config":
     from gateway.downstream.host_origin_check import exposed
     from gateway.errors import printable
     from gateway.relay import routes
-    from gateway.transport import tls
+    from gateway.transport import tls_certificates
 
     # A copy kept elsewhere: its relative names start from the original's folder.
     in_force = given.against and config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
     routes.check(settings)
-    tls.check(settings)
+    tls_certificates.check(settings)
     if given.check:  # the gateway starts with them all the same
-        tls.check_valid(settings)
+        tls_certificates.check_valid(settings)
     _check_traces(settings)
     if settings.store is not None:
         from gateway import store
@@ -219,7 +219,7 @@ def _serve(given: argparse.Namespace) -> None:
 
 def _stdio(arguments: list[str]) -> NoReturn:
     """Start a server, stand in front of it, and end as it does."""
-    from gateway.arguments import Flags
+    from gateway.command_flags import Flags
 
     parser = Flags(
         prog="taskgate stdio",
@@ -235,7 +235,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
     given = parser.parse_args(command_line)
     if not command:
         parser.error("the command that starts the server is needed, behind --")
-    from gateway.stdio import child
+    from gateway.stdio import child_process
 
     settings = admin = None
     if given.config or given.admin:
@@ -248,8 +248,8 @@ def _stdio(arguments: list[str]) -> NoReturn:
         except (config.ConfigError, config.StartError) as error:
             _fail(error, 2)
     try:
-        server = child.Child(command)
-    except child.NotStarted as error:
+        server = child_process.Child(command)
+    except child_process.NotStarted as error:
         _fail(error, error.status)
     from gateway import config  # while the server starts
     from gateway.stdio import stdio_proxy as app  # while the server starts
@@ -259,7 +259,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
     except config.StartError as error:
         server.terminate()
         _fail(error, 1)
-    child.end_as(status)
+    child_process.end_as(status)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

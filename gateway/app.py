@@ -24,14 +24,14 @@ from gateway.operate.metrics import Gauge, Metrics
 from gateway.owners.seen_ids import IDLE_S
 from gateway.proxy import Proxy
 from gateway.relay import routes
-from gateway.tasks.guards import guards_of
-from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
-from gateway.transport import base_connection, log_rate_limit, memory_budget, tls
-from gateway.upstream.pools_and_probes import Pools
+from gateway.tasks.rate_and_ttl_guards import guards_of
+from gateway.tasks.session_indexes import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
+from gateway.transport import base_connection, memory_budget, repeated_log_lines, tls_certificates
+from gateway.upstream.upstream_set import Pools
 
 if TYPE_CHECKING:
-    from gateway.store.redis_store import RedisStore
-    from gateway.store.replicas import SharedSessions
+    from gateway.store.redis_schema import RedisStore
+    from gateway.store.shared_sessions import SharedSessions
 
 log = logging.getLogger("taskgate")
 
@@ -57,17 +57,17 @@ class App:
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
         if config.store is not None:
-            from gateway.store import redis_store, replicas
+            from gateway.store import redis_schema, shared_sessions
 
-            self._store = redis_store.RedisStore(config.store, self.metrics.store_failed)
-            self._shared = replicas.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
+            self._store = redis_schema.RedisStore(config.store, self.metrics.store_failed)
+            self._shared = shared_sessions.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
         self._sessions = self._shared or Sessions(config.index, CapabilityCache(clock), clock, config.guards.own_tasks)
         self._links = base_connection.Links()
         self._buffers = memory_budget.Buffers(config.limits.held_bytes_max)
         self._pools = Pools(self._buffers, self._links, self.metrics.responses)
         self._guards = guards_of(config.guards, clock)
-        self._failed = log_rate_limit.LogLimit(clock)
-        self._apply(config, *tls.taken(config, {}))
+        self._failed = repeated_log_lines.LogLimit(clock)
+        self._apply(config, *tls_certificates.taken(config, {}))
         counts = self.metrics.connection_refused, self.metrics.handshake_failed
         self._listener = listener.Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
         self.metrics.gauges.append(self._gauges)
@@ -78,8 +78,8 @@ class App:
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
         self._sweeper: asyncio.Task[None] | None = None
 
-    def _apply(self, config: Config, valid: dict[str, tls.Validity], certified: Container[str]) -> None:
-        """Make the parts that depend on the configuration. `valid` and `certified` are as of `tls.taken`."""
+    def _apply(self, config: Config, valid: dict[str, tls_certificates.Validity], certified: Container[str]) -> None:
+        """Make the parts that depend on the configuration. `valid`, `certified`: as of `tls_certificates.taken`."""
         changed = config.changed_from(self._config, "url", "socket")
         self.metrics.serves([u.name for u in config.upstreams], config.metrics.tasks, changed)
         self._sessions.lives = self.metrics.lives
@@ -118,7 +118,7 @@ class App:
             self._ending.push_async_callback(self._store.stop)
             await self._store.start(self._shared.tell_all)
         try:
-            self._tls = tls.listener_context(config.tls) if config.tls is not None else None
+            self._tls = tls_certificates.listener_context(config.tls) if config.tls is not None else None
             self._server = await self._listen(config)
         except OSError as error:
             raise StartError(admin_listener.why_not("listen", config.listen, error)) from None
@@ -182,8 +182,8 @@ class App:
         try:
             config = read(self._config)
             routes.check(config)
-            tls.check(config)
-            valid, certified = tls.taken(config, self._certificates)
+            tls_certificates.check(config)
+            valid, certified = tls_certificates.taken(config, self._certificates)
             if config.tls is not None and self._tls is not None and "" not in certified:
                 self._tls.load_cert_chain(config.tls.certificate, config.tls.key)  # renewed, under the same names
         except (ConfigError, StartError, OSError) as error:

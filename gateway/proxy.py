@@ -1,13 +1,13 @@
 """The entry: what happens to each request of a client.
 
-    from the gateway itself               508                              relay/caller.py
+    from the gateway itself               508                              relay/admission.py
     `Host` or `Origin` not allowed        403                              downstream/host_origin_check.py
     for no upstream                       404                              relay/routes.py
-    too many task operations              429, if configured               tasks/guards.py
+    too many task operations              429, if configured               tasks/rate_and_ttl_guards.py
     another's task                        an error, if configured          task_ownership_guard.py
     a filtered `tasks/list`               answered                         refresh/query_answer.py
-    everything else                       relayed                          relay/pump.py
-                                          and watched on its way           interceptor.py
+    everything else                       relayed                          relay/body_pump.py
+                                          and watched on its way           response_inspection.py
 
 A `GatewayError` becomes a response in one place, relay/error_response.py; so does any other exception, as `Internal`.
 """
@@ -19,17 +19,17 @@ from gateway.config import Config
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.request import ClientGone
 from gateway.errors import GatewayError, without_frames
-from gateway.interceptor import Interceptor
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Metrics
 from gateway.refresh.query_answer import Answerer
 from gateway.relay import error_response
-from gateway.relay.caller import Admission, HttpCaller, HttpReply
-from gateway.relay.pump import relay
+from gateway.relay.admission import Admission, HttpCaller, HttpReply
+from gateway.relay.body_pump import relay
+from gateway.response_inspection import Interceptor
 from gateway.task_ownership_guard import OwnTasksGuard, OwnTasksInterceptor
-from gateway.tasks.guards import Guards
-from gateway.tasks.sessions import Sessions
+from gateway.tasks.rate_and_ttl_guards import Guards
+from gateway.tasks.session_indexes import Sessions
 from gateway.transport.base_connection import Links
 from gateway.upstream.connection_pool import Pool
 

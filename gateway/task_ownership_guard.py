@@ -10,18 +10,18 @@ from typing import Final
 
 from gateway.downstream.exchange import Exchange
 from gateway.errors import Ambiguous, NoTasks, Unclear, UnknownTask, UpstreamBroken
-from gateway.http.fields import EVENT_STREAM
-from gateway.interceptor import Interceptor, nothing
+from gateway.http.header_fields import EVENT_STREAM
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
-from gateway.owners.named_tasks import GUARD, OF_TASKS, asked_for
+from gateway.owners.ids_in_messages import GUARD, OF_TASKS, asked_for
 from gateway.owners.seen_ids import OwnerKey
 from gateway.owners.task_owners import NO_OWNER, OwnTasks
-from gateway.relay.caller import HttpCaller
-from gateway.relay.taps import Inspector
-from gateway.tasks.observer import RESUMED
-from gateway.tasks.sessions import Sessions
+from gateway.relay.admission import HttpCaller
+from gateway.relay.body_taps import Inspector
+from gateway.response_inspection import Interceptor, nothing
+from gateway.tasks.exchange_observer import RESUMED
+from gateway.tasks.session_indexes import Sessions
 from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.request")

@@ -28,7 +28,7 @@ from gateway.cli import tasks_command, try_command  # noqa: F401 (what a fresh p
 from gateway.stdio.stdio_proxy import StdioProxy  # noqa: F401 (likewise)
 from tests.launch import NO_AUTHORITIES, POLL_S, ROOT, RUN_S, Running, spawned
 
-OWN_AT: Final = ("gateway.refresh.crawler", "gateway.stdio.messages")
+OWN_AT: Final = ("gateway.refresh.retrying_crawler", "gateway.stdio.line_channel")
 
 
 class Ended(NamedTuple):

@@ -466,7 +466,7 @@ def _limited(descriptors: int | None) -> list[str]:
 
 
 def _probes() -> "set[asyncio.Task[Any]]":
-    """The probes of upstreams (upstream/pools_and_probes.py), of all Apps."""
+    """The probes of upstreams (upstream/upstream_set.py), of all Apps."""
     return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "watch"}
 
 

@@ -27,7 +27,7 @@ from gateway.config import (
     load,
     parse,
 )
-from gateway.config.values import Duration, DurationOrZero, Stall
+from gateway.config.value_readers import Duration, DurationOrZero, Stall
 
 EXAMPLE = Path(__file__).parent.parent / "config.example.yaml"
 MINIMAL = "upstreams:\n  - name: research\n    url: http://127.0.0.1:3001/mcp\n"

@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from gateway.cli.mcp_client import Client, NotAnswered, Target
-from gateway.demo.legacy import UNFINISHED, LegacyServer, history, timestamp
-from gateway.demo.show import PORTS, show
+from gateway.demo.filtered_list import PORTS, show
+from gateway.demo.legacy_server import UNFINISHED, LegacyServer, history, timestamp
 from tests.launch import ROOT, command
 from tests.tools import tool
 

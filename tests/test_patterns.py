@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from gateway.http import addresses
+from gateway.http import address_rewriting
 
 ROOT: Final = Path(__file__).parent.parent
-# What calls of these names take first is a pattern: those of `re`, and two functions of config/values.py.
+# What calls of these names take first is a pattern: those of `re`, and two functions of config/value_readers.py.
 CALLED: Final = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}
-VALUES: Final = "gateway/config/values.py"
+VALUES: Final = "gateway/config/value_readers.py"
 # Stands for the names that only a running function knows.
 LOCALS: Final[dict[str, Any]] = {"name": b"data", "authority": r"[a-z.:]+", "choices": ("a", "b")}
 PASSED_ON: Final = {(VALUES, "pattern")}  # what `_match` is given
@@ -83,7 +83,7 @@ def test_all_patterns_are_read() -> None:
     """As many as there are, or what stands in a new form is not compared."""
     written = sum(path.read_text().count("re.compile(") for path in (ROOT / "gateway").rglob("*.py"))
     assert len(PATTERNS) > written > 40
-    assert addresses._ORIGIN.pattern in {pattern.written for pattern in PATTERNS}
+    assert address_rewriting._ORIGIN.pattern in {pattern.written for pattern in PATTERNS}
 
 
 def test_the_reader_finds_possessive_groups() -> None:

@@ -13,12 +13,12 @@ from gateway.caller_identity import Key, Who
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.observations import Observation
 from gateway.mcp.task import NEVER, Moment, Stamp
+from gateway.mcp.task_observations import Observation
 from gateway.owners.seen_ids import Owners
-from gateway.tasks.in_flight import InFlight, Waiter
-from gateway.tasks.observer import Pending, begin
-from gateway.tasks.sessions import CapabilityCache, Session, Sessions
+from gateway.tasks.exchange_observer import Pending, begin
+from gateway.tasks.session_indexes import CapabilityCache, Session, Sessions
+from gateway.tasks.single_flight import InFlight, Waiter
 from tests.rules import plain
 
 KEY = Key("research", b"/mcp", b"0f8c", b"who")

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import config
-from gateway.arguments import Flags
 from gateway.cli.mcp_client import NotAnswered, Target
-from gateway.cli.stdio_bridge import started
-from gateway.cli.table import fitted
+from gateway.cli.task_table import fitted
+from gateway.cli.temporary_gateway import started
+from gateway.command_flags import Flags
 from gateway.errors import shown
 from gateway.operate import log_format
 

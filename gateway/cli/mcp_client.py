@@ -18,10 +18,10 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from gateway.cli.table import SHOWN_CHARS_MAX, Json, shown
-from gateway.http.addresses import misplaced
+from gateway.cli.task_table import SHOWN_CHARS_MAX, Json, shown
+from gateway.http.address_rewriting import misplaced
 from gateway.mcp import jsonrpc, sse
-from gateway.transport.tls import unreachable, unusable
+from gateway.transport.tls_certificates import unreachable, unusable
 
 REVISION: Final = "2025-11-25"
 ANSWER_BYTES_MAX: Final = 64 * 2**20

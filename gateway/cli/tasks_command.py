@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from gateway.cli import command_line, table
+from gateway.cli import command_line, task_table
 from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of, opened
-from gateway.cli.stdio_bridge import behind_gateway
-from gateway.cli.table import Json
+from gateway.cli.task_table import Json
+from gateway.cli.temporary_gateway import behind_gateway
 from gateway.config import IndexLimits
 from gateway.query.criteria import CRITERIA, INSTANT, Criterion, NotAllowed
 
@@ -111,13 +111,13 @@ def _print(tasks: list[Json], total: int | None, before: dict[str, Json] | None,
     if given.json:
         sys.stdout.writelines(f"{json.dumps(task)}\n" for task in tasks)
         return
-    columns = table.columns_of(sys.stdout)
+    columns = task_table.columns_of(sys.stdout)
     if tasks:
         seen, now = before or {}, {str(task.get("taskId")): task for task in tasks}
         changed = {i: "CHANGED" if i in seen else "NEW" for i, task in now.items() if task != seen.get(i)}
-        lines = [*table.table(tasks, columns, None if before is None else changed)]
+        lines = [*task_table.table(tasks, columns, None if before is None else changed)]
     else:
-        lines = table.fitted(f"No such tasks.{hint}", sys.stdout).split("\n")
+        lines = task_table.fitted(f"No such tasks.{hint}", sys.stdout).split("\n")
     if total is not None and total > len(tasks):
         lines += ["", f"{len(tasks):,} of {total:,} tasks; --all shows them all"]
     if not given.watch or columns is None:

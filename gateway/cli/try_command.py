@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 from gateway.app import App
 from gateway.cli import command_line
 from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line, opened, value_of
-from gateway.cli.stdio_bridge import behind_gateway
-from gateway.cli.table import Json, columns_of, fitted, shown, table
+from gateway.cli.task_table import Json, columns_of, fitted, shown, table
+from gateway.cli.temporary_gateway import behind_gateway
 from gateway.config import IndexLimits
 from gateway.errors import printable
-from gateway.http.addresses import misplaced
+from gateway.http.address_rewriting import misplaced
 from gateway.mcp.task import STATUSES, parse_instant
 from gateway.query.criteria import capability
 from gateway.refresh.query_answer import FILTER

@@ -1,15 +1,15 @@
 """The configuration: from YAML text and the environment, or the command line's flags, to frozen structs.
 
-The structs of `model` are the specification: the type of a field carries the reader of its values.
+The structs of `settings` are the specification: the type of a field carries the reader of its values.
 `yaml_document` walks the YAML and the structs together, and remembers where each value stands. It knows no other room.
 
-model          the sections, their keys and defaults, and values that are wrong only together
-values         the readers of values: addresses, durations, sizes, names
-yaml_document  a YAML document: its values are read, each fault is noted with its location
-sources        a text, a file, standard input, the command line's flags
+settings        the sections, their keys and defaults, and values that are wrong only together
+value_readers   the readers of values: addresses, durations, sizes, names
+yaml_document   a YAML document: its values are read, each fault is noted with its location
+sources         a text, a file, standard input, the command line's flags
 """
 
-from gateway.config.model import (
+from gateway.config.settings import (
     Config,
     GuardLimits,
     HealthCheck,
@@ -24,7 +24,7 @@ from gateway.config.model import (
     UpstreamTls,
 )
 from gateway.config.sources import admin_address, for_upstream, load, load_stdio, parse
-from gateway.config.values import LEVELS, Address, Url, bracketed
+from gateway.config.value_readers import LEVELS, Address, Url, bracketed
 from gateway.config.yaml_document import ConfigError, StartError
 
 __all__ = [

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.config.model import Admin, Config, StdioConfig, Upstream, changes, clashes, limits_clashes
-from gateway.config.values import Address, read_address, read_url
+from gateway.config.settings import Admin, Config, StdioConfig, Upstream, changes, clashes, limits_clashes
+from gateway.config.value_readers import Address, read_address, read_url
 from gateway.config.yaml_document import ConfigError, Document, quoted
 
 

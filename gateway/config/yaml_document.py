@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
 import msgspec
 import yaml
 
-from gateway.config.model import GONE, Clash, Config
+from gateway.config.settings import GONE, Clash, Config
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
 GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats

@@ -47,7 +47,7 @@ from gateway.downstream.exchange import Exchange
 from gateway.downstream.request import ClientGone
 from gateway.downstream.response import write_refusal
 from gateway.errors import without_frames
-from gateway.http.head_cache import ConnectionHeads, HeadCache
+from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.request_parser import Head, Refusal, RequestEvent, RequestReader
 from gateway.transport.base_connection import ClientWire, Wire
 from gateway.transport.memory_budget import Buffers, Reservation

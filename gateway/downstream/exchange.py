@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.downstream.request import ClientRequest
 from gateway.downstream.response import ClientResponse
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 from gateway.http.request_parser import Head
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
@@ -23,7 +23,7 @@ class Exchange:
         self.connection = connection
         self.request = ClientRequest(connection, head)
         self.response = ClientResponse(self.request)
-        self.cost: Any = None  # what the request takes of its client's bucket (tasks/guards.py)
+        self.cost: Any = None  # what the request takes of its client's bucket (tasks/rate_and_ttl_guards.py)
         self.waits_for_news = False  # the response may take any time: a GET stream, `tasks/result`
         self.authenticates = False  # request or response is a part of the authentication of a connection
         self.error_code: int | None = None  # of the JSON-RPC error in the response

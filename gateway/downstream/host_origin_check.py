@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.config import Address, Config
 from gateway.errors import Forbidden
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 
 _HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9a-f:.]{1,45}\])(?::[0-9]*)?")
 _HOST_BYTES_MAX: Final = 300  # a name of 255, and a port

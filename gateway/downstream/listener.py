@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias
 
 from gateway.config import Limits
 from gateway.downstream.client_connection import ClientConnection, Handle
-from gateway.http.head_cache import HeadCache
+from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.request_parser import Refusal
-from gateway.transport.log_rate_limit import LogLimit
 from gateway.transport.memory_budget import Buffers
+from gateway.transport.repeated_log_lines import LogLimit
 
 log = logging.getLogger("taskgate.listener")
 

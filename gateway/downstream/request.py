@@ -4,12 +4,12 @@ import logging
 from typing import Final, Protocol
 
 from gateway.errors import GatewayError
-from gateway.http.fields import DIGESTS, EVENT_STREAM, Headers
+from gateway.http.header_fields import DIGESTS, EVENT_STREAM, Headers
 from gateway.http.request_parser import Head
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.transport.base_connection import ClientWire
-from gateway.transport.body import Body, chunk, last_chunk
+from gateway.transport.body_stream import Body, chunk, last_chunk
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
 
 log = logging.getLogger("taskgate.relay")

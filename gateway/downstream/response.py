@@ -12,13 +12,13 @@ from time import time
 from typing import Protocol
 
 from gateway.downstream.request import ClientRequest
-from gateway.http.fields import DIGESTS, Headers
-from gateway.http.head_cache import HeadBytes
+from gateway.http.header_fields import DIGESTS, Headers
+from gateway.http.parsed_head_cache import HeadBytes
 from gateway.http.request_parser import Head, Refusal
 from gateway.http.response_parser import Framing, ResponseHead
 from gateway.mcp import jsonrpc
 from gateway.transport.base_connection import ClientWire
-from gateway.transport.body import NO_TRAILERS, chunk, last_chunk
+from gateway.transport.body_stream import NO_TRAILERS, chunk, last_chunk
 
 
 class Relayed(Protocol):

@@ -10,7 +10,7 @@ invents displaces its own notes, while others have fewer. Source: the Fetch stan
 
 from typing import Final, TypeAlias
 
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 
 _ALLOW_ORIGIN: Final = b"access-control-allow-origin"
 _ON_ANSWERS: Final = frozenset(

@@ -12,8 +12,8 @@ from typing import Any, Final
 import httptools
 
 from gateway.errors import without_frames
-from gateway.http.fields import FIELD_BYTES_MIN, HEAD_END, Field
-from gateway.http.head_cache import ConnectionHeads
+from gateway.http.header_fields import FIELD_BYTES_MIN, HEAD_END, Field
+from gateway.http.parsed_head_cache import ConnectionHeads
 
 _WHOLE_MAX: Final = 64  # chunks that are read without llhttp: beyond that it is faster
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")

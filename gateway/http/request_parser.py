@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 import httptools
 
 from gateway.errors import shown, without_frames
-from gateway.http.fields import HEAD_END, JSON, OF_CONNECTION, Headers, fields_bytes
+from gateway.http.header_fields import HEAD_END, JSON, OF_CONNECTION, Headers, fields_bytes
 from gateway.http.message_reader import HeadTooLarge, MessageReader, TooMuch, read_by_llhttp
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
@@ -51,7 +51,7 @@ class Head:
     """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow.
 
     `body_bytes` is the length of its body, or _CHUNKED; `held_bytes` its memory, or 0 for the little that most take.
-    `raw` has its bytes if it may be remembered; `remembered` what was kept when it came before (head_cache.py).
+    `raw` has its bytes if it may be remembered; `remembered` what was kept when it came before (parsed_head_cache.py).
     """
 
     __slots__ = (

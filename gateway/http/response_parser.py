@@ -10,9 +10,9 @@ from typing import Final, Literal, TypeAlias
 
 import httptools
 
-from gateway.http.fields import OF_CONNECTION, Field, Headers
-from gateway.http.head_cache import HeadBytes
+from gateway.http.header_fields import OF_CONNECTION, Field, Headers
 from gateway.http.message_reader import MessageReader, TooMuch, read_by_llhttp, whole_body
+from gateway.http.parsed_head_cache import HeadBytes
 
 Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
 """What ends a body: its `Content-Length`, its last chunk, the connection's end; "none": there is no body."""
@@ -51,7 +51,7 @@ class ResponseHead:
 
     `framing` is what they say of the body, to any request but HEAD; `body_bytes` is the `Content-Length`, or 0, and
     `kind` its media type. `held_bytes` is the memory of the head, or 0 for the little that most take. `may_name` says
-    whether it may name addresses of the upstream's. One that `is_kept` is found when it comes again (head_cache.py),
+    whether it may name addresses of the upstream's. One that `is_kept` is found when it comes again,
     perhaps with another `Content-Length`; `passed` has its bytes as clients got them.
     """
 

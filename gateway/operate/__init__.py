@@ -8,5 +8,5 @@ log_format        how log lines are written
 admin_listener    the listener for health checks, metrics and the page
 status_page       the page for people, and what it shows
 recent_failures   the last requests, failures and queries, and why requests fail, for the page
-request_rates     rates, failures and p95 of the last minutes, for the page
+recent_rates      rates, failures and p95 of the last minutes, for the page
 """

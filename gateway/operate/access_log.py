@@ -28,12 +28,12 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
 from gateway.operate.metrics import EndedRequest, Metrics, coded, named
 from gateway.operate.recent_failures import Reason
-from gateway.tasks.lifecycles import digest_of
-from gateway.transport.log_rate_limit import LogLimit
+from gateway.tasks.lifecycle_counts import digest_of
+from gateway.transport.repeated_log_lines import LogLimit
 
 if TYPE_CHECKING:
     from gateway.downstream.exchange import Exchange
-    from gateway.relay.caller import HttpCaller
+    from gateway.relay.admission import HttpCaller
 
 log = logging.getLogger("taskgate.request")
 audit_log = logging.getLogger("taskgate.audit")

@@ -16,7 +16,7 @@ from prometheus_client.exposition import gzip_accepted
 from gateway.config import Address, Config, StartError
 from gateway.downstream.host_origin_check import HostCheck
 from gateway.errors import Forbidden
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 from gateway.operate import status_page
 from gateway.operate.metrics import Metrics
 

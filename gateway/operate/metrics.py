@@ -21,12 +21,12 @@ from prometheus_client.utils import floatToGoString
 from gateway.errors import GatewayError
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.recent_failures import Recent
-from gateway.tasks.interfaces import EndedQuery
-from gateway.tasks.lifecycles import Lives
+from gateway.tasks.lifecycle_counts import Lives
+from gateway.tasks.transport_interfaces import EndedQuery
 
 if TYPE_CHECKING:
     from gateway.downstream.exchange import Exchange
-    from gateway.relay.caller import HttpCaller
+    from gateway.relay.admission import HttpCaller
 
 VERSION: Final = version("taskgate")
 
@@ -139,7 +139,7 @@ def _add(durations: list[float], seconds: float) -> None:
 
 
 class Metrics(Collector):
-    """All metrics of one gateway, in a registry of their own. `tasks/interfaces.py` says what it counts of queries."""
+    """All metrics of one gateway, in a registry of their own. `Counts` says what it counts of queries."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -18,9 +18,9 @@ from gateway.config import GuardLimits
 from gateway.errors import shown as short
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.recent_failures import Reason
-from gateway.operate.request_rates import SLOT_S, Rates
+from gateway.operate.recent_rates import SLOT_S, Rates
 from gateway.operate.task_metrics import SeenTasks
-from gateway.transport.tls import Validity, span
+from gateway.transport.tls_certificates import Validity, span
 
 _FOLDER: Final = Path(__file__).parent / "site"
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

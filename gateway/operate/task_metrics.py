@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.operate.metrics import Metrics, family, histogram
-from gateway.operate.request_rates import SLOTS, quantile
-from gateway.tasks.lifecycles import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
+from gateway.operate.recent_rates import SLOTS, quantile
+from gateway.tasks.lifecycle_counts import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
 
 _LIVE: Final = ("working", "input_required", OTHER)
 _LABELS: Final = "upstream tool status"

@@ -33,7 +33,7 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import AccessLog, why
 from gateway.operate.metrics import UNANSWERED, VERSION, EndedRequest, Metrics, named
-from gateway.tasks.interfaces import EndedQuery
+from gateway.tasks.transport_interfaces import EndedQuery
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
 _FLUSH_S: Final = 2.0  # for the last spans, at the end of the process

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from gateway.config import IndexLimits
-from gateway.mcp import jsonrpc, observations
+from gateway.mcp import jsonrpc, task_observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
-from gateway.owners.named_tasks import OF_TASKS, Made, made_by, told_of
+from gateway.owners.ids_in_messages import OF_TASKS, Made, made_by, told_of
 from gateway.owners.seen_ids import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 
 NO_OWNER: Final = (
@@ -130,7 +130,7 @@ class OwnTasks(Owners):
                 self.claim(owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
-            if (task_id := observations.named(request.params)) is not None:
+            if (task_id := task_observations.named(request.params)) is not None:
                 if not self.owns(owners, task_id):
                     return False  # it changed hands meanwhile
                 if any(status in data for status in _ENDINGS):

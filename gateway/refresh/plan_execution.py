@@ -15,13 +15,13 @@ from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, Upst
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
-from gateway.refresh.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.refresh.planning import Ages, may_match_all_live
-from gateway.tasks.freshness import Listing, ListingOrder, oldest
-from gateway.tasks.in_flight import InFlight, together
-from gateway.tasks.lifecycles import Lives
-from gateway.tasks.observer import Access
-from gateway.tasks.sessions import Forgotten, Session, Sessions
+from gateway.refresh.retrying_crawler import TASKS_AT_ONCE, Crawler, ListPage
+from gateway.tasks.exchange_observer import Access
+from gateway.tasks.lifecycle_counts import Lives
+from gateway.tasks.reconciliation import Listing, ListingOrder, oldest
+from gateway.tasks.session_indexes import Forgotten, Session, Sessions
+from gateway.tasks.single_flight import InFlight, together
 
 _ASKED_AT_ONCE: Final = 8
 _UNSEEN_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for

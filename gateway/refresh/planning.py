@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.mcp.task import Moment, Task
 from gateway.query.criteria import OPEN, Query
-from gateway.tasks.freshness import MARKED_ID_CHARS_MAX, Listing, Record
+from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Listing, Record
 
 _COLD_IDS_MAX: Final = 100  # asked for one by one before the first crawl, whose cost is unknown
 _NEW_MIN: Final = 2  # marked tasks that the index lacks: from so many on the page where new tasks appear is read

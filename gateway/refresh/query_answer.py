@@ -33,19 +33,19 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
 from gateway.mcp.task import Moment
-from gateway.owners.named_tasks import GUARD
+from gateway.owners.ids_in_messages import GUARD
 from gateway.query import criteria, cursor
 from gateway.query.criteria import BadQuery, Fault, Params, Query
 from gateway.query.cursor import Position
 from gateway.refresh import planning
-from gateway.refresh.crawler import Crawler
 from gateway.refresh.plan_execution import AccessCheck, Crawl, Delta, Refresh
 from gateway.refresh.planning import ACCESS_CHECK, Ages, Need, Plan
-from gateway.tasks.in_flight import InFlight, Waiter, together
+from gateway.refresh.retrying_crawler import Crawler
+from gateway.tasks.exchange_observer import PLAIN
 from gateway.tasks.index import QueryPage
-from gateway.tasks.interfaces import Caller, Channel, Counts, EndedQuery, Reply
-from gateway.tasks.observer import PLAIN
-from gateway.tasks.sessions import Forgotten, Session, Sessions
+from gateway.tasks.session_indexes import Forgotten, Session, Sessions
+from gateway.tasks.single_flight import InFlight, Waiter, together
+from gateway.tasks.transport_interfaces import Caller, Channel, Counts, EndedQuery, Reply
 
 log = logging.getLogger("taskgate.answer")
 

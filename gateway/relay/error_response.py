@@ -4,10 +4,10 @@ import logging
 
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, Internal, UpstreamRefused, UpstreamTimeout, shown
-from gateway.http.fields import JSON, Headers
+from gateway.http.header_fields import JSON, Headers
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.relay.caller import HttpCaller
+from gateway.relay.admission import HttpCaller
 
 log = logging.getLogger("taskgate.request")
 

@@ -9,8 +9,8 @@ from gateway.config import Address, Config, StartError, Upstream, bracketed
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.host_origin_check import host_name
 from gateway.errors import Ambiguous
-from gateway.http.addresses import Addresses
-from gateway.http.fields import FILTER, Headers
+from gateway.http.address_rewriting import Addresses
+from gateway.http.header_fields import FILTER, Headers
 from gateway.upstream.connection_pool import Pool
 
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")

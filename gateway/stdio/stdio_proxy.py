@@ -2,8 +2,8 @@
 
     from the client   a filtered `tasks/list`                        answered               refresh/query_answer.py
                       everything else                                passed
-    from the server   a response to a request of the gateway's own   stays here             stdio/messages.py
-                      the result of `initialize`                     edited, and passed     tasks/observer.py
+    from the server   a response to a request of the gateway's own   stays here             stdio/line_channel.py
+                      the result of `initialize`                     edited, and passed     tasks/exchange_observer.py
                       everything else                                observed, and passed
 
 One process is one session. A line that is no JSON, or too large to be read, passes as well (DESIGN 11.1, 11.3).
@@ -26,12 +26,12 @@ from gateway.operate import log_format
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
 from gateway.refresh import query_answer
-from gateway.stdio.child import Child, Streams
+from gateway.stdio.child_process import Child, Streams
+from gateway.stdio.line_channel import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
 from gateway.stdio.lines import Line, LineParser, Sight
-from gateway.stdio.messages import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
-from gateway.stdio.pipes import Outlet, PipeSource
-from gateway.tasks.observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
-from gateway.tasks.sessions import CapabilityCache, Sessions
+from gateway.stdio.standard_streams import Outlet, PipeSource
+from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
+from gateway.tasks.session_indexes import CapabilityCache, Sessions
 from gateway.transport.memory_budget import Buffers, Reservation
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
         return await StdioApp(child.streams, config, NoCounts()).run(ended)
     from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Metrics
-    from gateway.transport.log_rate_limit import LogLimit
+    from gateway.transport.repeated_log_lines import LogLimit
 
     async with AsyncExitStack() as stack:
         metrics, failed = Metrics(), LogLimit(loop.time)

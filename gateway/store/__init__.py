@@ -1,10 +1,10 @@
 """What several gateways share, in Redis or Valkey (DESIGN 12). This room is imported only if `store` is configured.
 
-replicas          the sessions of replicas: what each tells the others, and hears from them
-shared_owners     ... and whose each task is
-redis_store       the store, as a replica has it; the names of keys, and the words of entries
-redis_connection  the connection, the state of the store, and the loop that writes and reads it, batch by batch
-pending_commands  what waits to be written and to be read
+shared_sessions       the sessions of replicas: what each tells the others, and hears from them
+shared_owners         ... and whose each task is
+redis_schema          the store, as a replica has it; the names of keys, and the words of entries
+redis_connection      the connection, the state of the store, and the loop that writes and reads it, batch by batch
+redis_command_queue   what waits to be written and to be read
 """
 
 from importlib.util import find_spec

@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
 from gateway import config
-from gateway.store.pending_commands import Answers, Batch, Command, Ending, PendingEnds, errors
+from gateway.store.redis_command_queue import Answers, Batch, Command, Ending, PendingEnds, errors
 
 log = logging.getLogger("taskgate.store")
 

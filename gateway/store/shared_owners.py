@@ -18,11 +18,11 @@ from gateway.config import IndexLimits
 from gateway.errors import Overloaded
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
-from gateway.owners.named_tasks import GUARD, Made
+from gateway.owners.ids_in_messages import GUARD, Made
 from gateway.owners.seen_ids import IDLE_S, OwnerKey
 from gateway.owners.task_owners import OwnTasks
-from gateway.store.redis_store import RedisStore, entry_of, entry_of_gone, updates_in
-from gateway.tasks.in_flight import begun
+from gateway.store.redis_schema import RedisStore, entry_of, entry_of_gone, updates_in
+from gateway.tasks.single_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
 _NOT_HEARD: Final = (0, 0, float("-inf"))  # epoch, place, when

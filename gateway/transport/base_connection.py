@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from gateway.config import Limits
-from gateway.http.head_cache import ConnectionHeads
+from gateway.http.parsed_head_cache import ConnectionHeads
+from gateway.transport.fair_reading import LARGE_BYTES_MIN
 from gateway.transport.memory_budget import Buffers, Reservation
-from gateway.transport.read_scheduler import LARGE_BYTES_MIN
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
 _END_SEEN: Final = getattr(select, "POLLRDHUP", 0)

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Final
 
 from gateway.errors import Overloaded
-from gateway.transport.read_scheduler import ReadScheduler
+from gateway.transport.fair_reading import ReadScheduler
 
 SMALL_BYTES_MAX: Final = 64 * 1024
 

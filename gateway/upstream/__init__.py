@@ -1,10 +1,10 @@
 """Servers.
 
-pools_and_probes    all of them, through reloads; probes of what is down, and health checks
-connection_pool     the connections to one, and the exchanges on them
-server_connection   one of these: the request out, the response in
-dial                a new connection: addresses in turn, Unix sockets, TLS
-health              the state of an upstream: not asked yet, up or down
-own_requests        requests of the gateway's own
-identity_drift      sessions in which each request is another caller
+upstream_set            all of them, through reloads; probes of what is down, and health checks
+connection_pool         the connections to one, and the exchanges on them
+server_connection       one of these: the request out, the response in
+dial                    a new connection: addresses in turn, Unix sockets, TLS
+health                  the state of an upstream: not asked yet, up or down
+own_requests            requests of the gateway's own
+caller_identity_drift   sessions in which each request is another caller
 """

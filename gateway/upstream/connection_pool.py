@@ -16,14 +16,14 @@ from typing import Final, Self
 from gateway.config import Limits, Upstream
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.http.cors import Cors
-from gateway.http.head_cache import HeadCache
+from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import ResponseHead
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers, Capacity
-from gateway.transport.tls import unreachable
+from gateway.transport.tls_certificates import unreachable
+from gateway.upstream.caller_identity_drift import IdentityDrift
 from gateway.upstream.dial import Dialer
 from gateway.upstream.health import UP, UpstreamHealth
-from gateway.upstream.identity_drift import IdentityDrift
 from gateway.upstream.server_connection import Requestor, Response, UpstreamConnection, is_inside
 
 log = logging.getLogger("taskgate.upstream")

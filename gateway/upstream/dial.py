@@ -16,7 +16,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 
 from gateway.config import Upstream, bracketed
 from gateway.transport.memory_budget import Capacity
-from gateway.transport.tls import upstream_context
+from gateway.transport.tls_certificates import upstream_context
 
 _BEGUN_AT_ONCE: Final = 20
 _DELAY_S: Final = 0.25  # for one address, before the next is tried as well (RFC 8305, 5)

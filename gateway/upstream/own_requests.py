@@ -22,7 +22,7 @@ import msgspec
 
 from gateway.caller_identity import is_of_one_message
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
-from gateway.http.fields import EVENT_STREAM, Headers
+from gateway.http.header_fields import EVENT_STREAM, Headers
 from gateway.mcp import jsonrpc, sse
 from gateway.mcp.jsonrpc import Message
 from gateway.transport.memory_budget import Reservation

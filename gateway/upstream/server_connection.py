@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 from gateway.config import Limits
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout
-from gateway.http.fields import EVENT_STREAM, Headers
-from gateway.http.head_cache import ConnectionHeads, HeadCache
+from gateway.http.header_fields import EVENT_STREAM, Headers
+from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.response_parser import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
 from gateway.transport.base_connection import Wire
-from gateway.transport.body import NO_TRAILERS, Body
+from gateway.transport.body_stream import NO_TRAILERS, Body
 from gateway.transport.memory_budget import Buffers, Reservation
 from gateway.upstream.health import UpstreamHealth
 

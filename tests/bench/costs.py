@@ -179,7 +179,7 @@ def measured(kind: str, work: Work, interval_s: float) -> Counts:
     async def run() -> Counts:
         return await _World(loop, kind, interval_s).run(work)
 
-    with patch("time.time", loop.unix_time), patch("gateway.upstream.pools_and_probes.uniform", max):
+    with patch("time.time", loop.unix_time), patch("gateway.upstream.upstream_set.uniform", max):
         return loop.run_until_complete(run())
 
 

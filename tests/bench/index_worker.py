@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from gateway.demo.legacy import history
+from gateway.demo.legacy_server import history
 from gateway.mcp.task import Task
 from gateway.mcp.task import parse as parse_task
 from gateway.query.cursor import Position

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from gateway.demo.legacy import UNFINISHED, LegacyServer
+from gateway.demo.legacy_server import UNFINISHED, LegacyServer
 from tests.bench import child
 from tests.bench.httpclient import Client
 from tests.bench.processes import Child

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from gateway.demo.legacy import HISTORY_DAYS
+from gateway.demo.legacy_server import HISTORY_DAYS
 from gateway.mcp.task import STATUSES, Place, parse_instant
 from gateway.query import criteria, cursor
 from gateway.query.criteria import Query

@@ -50,7 +50,7 @@ def check_installed(file: Path) -> None:
         assert said.stdout == f"taskgate {VERSION}\n", said.stdout
         shown = subprocess.run([bin / "taskgate", "demo", "--once"], cwd=folder, capture_output=True, text=True)
         assert shown.returncode == 0, shown.stdout + shown.stderr
-        module = "import gateway.relay.pump as relay; print(relay.__file__)"
+        module = "import gateway.relay.body_pump as relay; print(relay.__file__)"
         named = subprocess.run([bin / "python", "-c", module], check=True, cwd=folder, capture_output=True, text=True)
         is_source = "-none-any" in file.name or file.suffix == ".gz"
         assert named.stdout.strip().endswith(".py" if is_source else ".so"), named.stdout

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.demo.legacy import LegacyServer, timestamp
+from gateway.demo.legacy_server import LegacyServer, timestamp
 from tests.certificates import signed
 from tests.deploy import prometheus
 from tests.deploy.test_dashboard import DASHBOARD, PANELS, RULES

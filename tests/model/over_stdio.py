@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from gateway.caller_identity import STDIO
 from gateway.config import StdioConfig
-from gateway.stdio.pipes import Outlet, PipeSource
+from gateway.stdio.standard_streams import Outlet, PipeSource
 from gateway.stdio.stdio_proxy import NoCounts, StdioProxy
-from gateway.tasks.lifecycles import Lives
+from gateway.tasks.lifecycle_counts import Lives
 from gateway.transport.memory_budget import Buffers
 from tests.model import history as h
 from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange, formed, plain

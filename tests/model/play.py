@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import gateway
 from gateway import config
 from gateway.app import App
-from gateway.tasks.lifecycles import UNNAMED_S, Lives
+from gateway.tasks.lifecycle_counts import UNNAMED_S, Lives
 from tests.model import history as h
 from tests.model.client import GATEWAY_PORT, Client
 from tests.model.oracle import Oracle
@@ -45,7 +45,7 @@ def play(history: h.History, world: "type[World] | None" = None) -> None:
         with (
             patch("time.time", loop.unix_time),
             patch("gateway.operate.log_format.set_up", lambda _: None),
-            patch("gateway.upstream.pools_and_probes.uniform", max),  # a history is to be the same each time
+            patch("gateway.upstream.upstream_set.uniform", max),  # a history is to be the same each time
         ):
             try:
                 loop.run_until_complete(_play(history, loop, notes, world or World))

@@ -6,7 +6,7 @@ for, or what passed while it did.
 
 from collections.abc import Iterable
 
-from gateway.tasks.lifecycles import ENDS, STARTED, Lives
+from gateway.tasks.lifecycle_counts import ENDS, STARTED, Lives
 from tests.model.truth import AFTER_ALL, TERMINAL, Truth, Violation
 
 

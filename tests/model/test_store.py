@@ -11,12 +11,12 @@ import pytest
 
 from gateway import config
 from gateway.caller_identity import Key
-from gateway.mcp.observations import Observation
 from gateway.mcp.task import Stamp
-from gateway.store.pending_commands import READ_AT_ONCE
+from gateway.mcp.task_observations import Observation
+from gateway.store.redis_command_queue import READ_AT_ONCE
 from gateway.store.redis_connection import StoreState
-from gateway.store.redis_store import DOUBT, RedisStore, entry_of, entry_of_gone
-from gateway.store.replicas import SharedSession, SharedSessions
+from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone
+from gateway.store.shared_sessions import SharedSession, SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 

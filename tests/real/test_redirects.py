@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from gateway.http.addresses import misplaced
+from gateway.http.address_rewriting import misplaced
 from tests.launch import Gateways, Json, changes
 from tests.real.conftest import Runner, Wire, bare_http
 from tests.relay.messages import filtered

@@ -18,7 +18,7 @@ from tests.relay.wire import answer, chunked, event, post, response, stream
 LOG = {"level": "warning"}
 UP = "taskgate_drifting_requests_total", (("upstream", "up"),)
 DRIFTS = "each request is another caller"
-MIN = 10  # gateway/upstream/identity_drift.py, IDENTITIES_MIN
+MIN = 10  # gateway/upstream/caller_identity_drift.py, IDENTITIES_MIN
 
 
 async def warnings(rig: Rig) -> list[Json]:

@@ -11,8 +11,8 @@ import pytest
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
 from gateway.errors import UpstreamBroken
-from gateway.http.fields import Headers
-from gateway.http.head_cache import HeadCache
+from gateway.http.header_fields import Headers
+from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import authenticates_connection
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers

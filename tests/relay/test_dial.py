@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from gateway.config import Upstream, Url
-from gateway.config.model import UpstreamTls
+from gateway.config.settings import UpstreamTls
 from gateway.transport.base_connection import Wire
 from gateway.transport.memory_budget import Buffers
 from gateway.upstream import dial

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gateway import config as gateway_config
 from gateway.app import App
 from gateway.config import Config, GuardLimits
-from gateway.transport.body import Body
+from gateway.transport.body_stream import Body
 from tests.launch import Gateway, Gateways, changes, held_port, listening, port_of, ports, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message

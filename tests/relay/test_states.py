@@ -24,8 +24,8 @@ from gateway.downstream import tls_handshakes as handshakes
 from gateway.downstream.client_connection import State
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener
-from gateway.http.fields import Headers
-from gateway.http.head_cache import HeadCache
+from gateway.http.header_fields import Headers
+from gateway.http.parsed_head_cache import HeadCache
 from gateway.operate.metrics import Metrics
 from gateway.transport.memory_budget import Buffers
 from tests.states import EVENTS_OF_A_CONNECTION, NEXT, STATES_OF_A_CONNECTION, in_cell

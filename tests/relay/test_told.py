@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.mcp import jsonrpc
-from gateway.mcp.observations import has_failed
+from gateway.mcp.task_observations import has_failed
 from tests.launch import Gateway, Gateways, Samples, changes, logged, samples
 from tests.peer import Peer
 from tests.relay.http1 import Message

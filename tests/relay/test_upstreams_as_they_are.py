@@ -17,12 +17,12 @@ import pytest
 
 from gateway.config import ConfigError, Limits, Url, parse
 from gateway.config import Upstream as Config
-from gateway.http.head_cache import HeadCache
+from gateway.http.parsed_head_cache import HeadCache
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.upstream.connection_pool import Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
-from gateway.upstream.pools_and_probes import watch
+from gateway.upstream.upstream_set import watch
 from tests.certificates import Authority
 from tests.forked import ran
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, settings

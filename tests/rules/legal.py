@@ -1,4 +1,4 @@
-"""What must hold of what is known of a session, whatever happened: the rules that `tasks/freshness.py` states."""
+"""What must hold of what is known of a session, whatever happened: the rules that `tasks/reconciliation.py` states."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,7 +7,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from gateway.mcp.task import text_bytes
-from gateway.tasks.freshness import _MARK_BYTES, Record
+from gateway.tasks.reconciliation import _MARK_BYTES, Record
 
 _EVENTS: Final = ("tell", "mark", "take", "miss", "listed", "forget", "begin_crawl", "end_crawl")
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.http.addresses import DOCUMENT_BYTES_MAX, Addresses, Move, is_resource_metadata, is_well_known
-from gateway.http.fields import Headers
+from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, Addresses, Move, is_resource_metadata, is_well_known
+from gateway.http.header_fields import Headers
 
 OWN: Final = "http://127.0.0.1:3001"
 GATEWAY: Final = "http://gw.example:8080"

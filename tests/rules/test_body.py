@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.transport.base_connection import Wire
-from gateway.transport.body import Body, Dropped
+from gateway.transport.body_stream import Body, Dropped
 from gateway.transport.memory_budget import Buffers
 
 STEPS: Final = ("feed", "finish", "fail", "drop", "turn")

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.http.cors import Cors
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 
 PAGE, PATH = b"http://localhost:6274", b"/mcp"
 CLIENT, OTHER = b"10.0.0.1", b"10.0.0.2"

@@ -1,7 +1,7 @@
 """Sessions in which each request is another caller (DESIGN 7.11), as far as they are followed."""
 
-from gateway.upstream import identity_drift as module
-from gateway.upstream.identity_drift import IDENTITIES_MIN, IdentityDrift
+from gateway.upstream import caller_identity_drift as module
+from gateway.upstream.caller_identity_drift import IDENTITIES_MIN, IdentityDrift
 
 Fields = list[tuple[bytes, bytes]]
 

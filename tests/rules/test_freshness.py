@@ -11,8 +11,8 @@ import pytest
 
 from gateway.mcp import task
 from gateway.mcp.task import Moment, Stamp, Task, text_bytes
-from gateway.tasks import freshness as recording
-from gateway.tasks.freshness import GONE_MAX, MARKS_MAX, Listing, Record
+from gateway.tasks import reconciliation as recording
+from gateway.tasks.reconciliation import GONE_MAX, MARKS_MAX, Listing, Record
 from tests.rules.legal import faults
 
 

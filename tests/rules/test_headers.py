@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.http.codings import with_readable
-from gateway.http.fields import Headers
+from gateway.http.content_codings import with_readable
+from gateway.http.header_fields import Headers
 
 Pairs = list[tuple[bytes, bytes]]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 from gateway.http.request_parser import Head, Refusal, RequestEvent, RequestReader
 from tests.attack.requests import ROWS
 from tests.relay.http1 import Malformed, Reader

@@ -4,7 +4,7 @@ import pytest
 
 from gateway import caller_identity as module
 from gateway.caller_identity import is_of_one_message, proof, rate_limit_key, who
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 from tests.fields import IDS, OF_ONE, STANDING
 
 

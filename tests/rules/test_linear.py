@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.http.addresses import DOCUMENT_BYTES_MAX, Addresses
-from gateway.http.codings import Unreadable, decoder
-from gateway.http.fields import Headers
-from gateway.mcp import capabilities, jsonrpc, observations, sse
+from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, Addresses
+from gateway.http.content_codings import Unreadable, decoder
+from gateway.http.header_fields import Headers
+from gateway.mcp import capabilities, jsonrpc, sse, task_observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import TaskError
 from gateway.query import criteria, cursor
@@ -85,9 +85,9 @@ def test_unknown_members_of_what_passes_cost_their_bytes() -> None:
     with bytes_taken_at_most(10 * len(task)):
         assert tool.is_observed
         for found in (
-            observations.of_response(get, answer),
-            observations.of_response(tool, made),
-            observations.of_notification(told),
+            task_observations.of_response(get, answer),
+            task_observations.of_response(tool, made),
+            task_observations.of_notification(told),
         ):
             assert found is not None
             assert found.shown_ids == ["a"]
@@ -195,8 +195,8 @@ def test_a_page_of_what_is_no_task_is_refused_before_it_is_taken_apart(item: byt
     data = b'{"jsonrpc":"2.0","id":1,"result":{"tasks":[%b]}}' % (item * ((4 << 20) // len(item)))[:-1]
     answer = plain.parsed(data)
     with bytes_taken_at_most(4 * len(data)), pytest.raises(TaskError):
-        observations.parse_page(answer)
-    assert observations.of_response(call("tasks/list", b"{}"), answer) == observations.Observation(doubt=True)
+        task_observations.parse_page(answer)
+    assert task_observations.of_response(call("tasks/list", b"{}"), answer) == task_observations.Observation(doubt=True)
 
 
 @pytest.mark.parametrize("line", [b":\n", b"\n", b"\r", b": a\r\n"])

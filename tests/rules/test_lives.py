@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.caller_identity import Key
-from gateway.mcp.observations import Observation
 from gateway.mcp.task import TERMINAL, Moment, parse
+from gateway.mcp.task_observations import Observation
 from gateway.operate.metrics import Metrics
-from gateway.operate.request_rates import quantile
+from gateway.operate.recent_rates import quantile
 from gateway.operate.task_metrics import SeenTasks
-from gateway.tasks import lifecycles
-from gateway.tasks.lifecycles import DURATIONS, ENDS, STARTED, TOOLS_MAX, Lives
-from gateway.tasks.observer import begin
+from gateway.tasks import lifecycle_counts
+from gateway.tasks.exchange_observer import begin
+from gateway.tasks.lifecycle_counts import DURATIONS, ENDS, STARTED, TOOLS_MAX, Lives
 from tests.rules import plain
 
 NOW_S: Final = 1_780_000_000.0  # 2026-05-28T20:26:40Z
@@ -268,8 +268,8 @@ def test_the_first_tools_of_an_upstream_have_names(play: Play) -> None:
 
 
 def test_more_live_tasks_than_are_known_one_by_one_are_counted(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycles, "LIVE_MAX", 1000)
-    monkeypatch.setattr(lifecycles, "ENDED_MAX", 500)
+    monkeypatch.setattr(lifecycle_counts, "LIVE_MAX", 1000)
+    monkeypatch.setattr(lifecycle_counts, "ENDED_MAX", 500)
     for number in range(1005):
         play.made(str(number))
     play.shown("working", "unmade")

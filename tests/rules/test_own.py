@@ -14,7 +14,7 @@ from gateway.config import IndexLimits
 from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment
-from gateway.owners.named_tasks import Made, asked_for, made_by, told_of
+from gateway.owners.ids_in_messages import Made, asked_for, made_by, told_of
 from gateway.owners.seen_ids import IDLE_S, IDS_OF_SESSION
 from gateway.owners.task_owners import OwnTasks
 from tests.rules import plain

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mcp import jsonrpc, observations, task
+from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX, Message
-from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment
-from gateway.tasks.observer import PLAIN, RESUMED, UNMATCHED, Access, Pending, RequestKind, access_after, begin
+from gateway.mcp.task_observations import Observation
+from gateway.tasks.exchange_observer import PLAIN, RESUMED, UNMATCHED, Access, Pending, RequestKind, access_after, begin
 from tests.rules import documents, plain
 
 ASKED: Final = Moment(5, 5.0)
@@ -146,7 +146,7 @@ def test_a_request_about_tasks_is_observed_and_the_response_to_another_says_noth
     others += map(request, ("tools/list", "ping", "initialize", "notifications/tasks/status"))
     for asked, value in product(others, (MADE, result(PLAIN_TASK), PAGE)):
         assert not asked.is_observed
-        assert observations.of_response(asked, plain.parsed(jsonrpc.rewritten(value) or value)) is None
+        assert task_observations.of_response(asked, plain.parsed(jsonrpc.rewritten(value) or value)) is None
     for method in ("tasks/get", "tasks/cancel", "tasks/list"):
         assert request(method).is_observed
         assert not plain.parsed(b'{"jsonrpc":"2.0","method":"%b"}' % method.encode()).is_observed
@@ -260,8 +260,8 @@ def test_no_message_raises(method: str, params: bytes, result: bytes, is_error: 
     assert answer is not None
     assert told is not None
     assert asked.is_observed is not None
-    observations.of_response(asked, answer)
-    observations.of_notification(told)
+    task_observations.of_response(asked, answer)
+    task_observations.of_notification(told)
 
 
 def test_when_a_task_may_vanish() -> None:

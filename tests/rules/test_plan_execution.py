@@ -16,14 +16,14 @@ from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Stamp
 from gateway.query.criteria import Query
-from gateway.refresh.crawler import Crawler
 from gateway.refresh.plan_execution import AccessCheck, Crawl, Delta, Refresh
 from gateway.refresh.planning import Ages
 from gateway.refresh.query_answer import Planner
+from gateway.refresh.retrying_crawler import Crawler
 from gateway.stdio.stdio_proxy import NoCounts
-from gateway.tasks.freshness import FAILURES_MAX, Listing
-from gateway.tasks.in_flight import InFlight
-from gateway.tasks.sessions import CapabilityCache, Forgotten, Session, Sessions
+from gateway.tasks.reconciliation import FAILURES_MAX, Listing
+from gateway.tasks.session_indexes import CapabilityCache, Forgotten, Session, Sessions
+from gateway.tasks.single_flight import InFlight
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.rules import plain
 from tests.seams import named

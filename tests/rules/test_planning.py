@@ -14,7 +14,7 @@ from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
 from gateway.refresh.planning import Ages
-from gateway.tasks.freshness import Known, Listing, Mark, Record
+from gateway.tasks.reconciliation import Known, Listing, Mark, Record
 from tests.rules import plain
 
 NOW = 1000.0

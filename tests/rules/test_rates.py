@@ -1,4 +1,4 @@
-"""Rates of the last minutes (request_rates.py), against their definition: the history, counted by hand."""
+"""Rates of the last minutes (recent_rates.py), against their definition: the history, counted by hand."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.operate.metrics import SECONDS, EndedRequest, Metrics
 from gateway.operate.recent_failures import Reason, Recent
-from gateway.operate.request_rates import SLOT_S, Rates
+from gateway.operate.recent_rates import SLOT_S, Rates
 from gateway.operate.status_page import Facts, Page
 
 NAMES = ("a", "b", "")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.http import head_cache as remembered
-from gateway.http.fields import Headers
-from gateway.http.head_cache import ConnectionHeads, HeadCache
+from gateway.http import parsed_head_cache as remembered
+from gateway.http.header_fields import Headers
+from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.request_parser import Head, Refusal, RequestReader
 
 HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.http.head_cache import ConnectionHeads, HeadCache
 from gateway.http.message_reader import whole_body
+from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.response_parser import BadResponse, ResponseReader
 from gateway.upstream.server_connection import Response
 from tests.rules.test_remembered import BODY, LIES, PLAIN

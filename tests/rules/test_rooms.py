@@ -37,13 +37,21 @@ ROOM_FILES_MAX: Final = 12
 
 # What decides: it never awaits, logs or reads a clock.
 DECIDES: Final = {
-    "mcp": ("capabilities", "jsonrpc", "observations", "sse", "task"),
-    "http": ("addresses", "cors", "fields", "head_cache", "message_reader", "request_parser", "response_parser"),
+    "mcp": ("capabilities", "jsonrpc", "sse", "task", "task_observations"),
+    "http": (
+        "address_rewriting",
+        "cors",
+        "header_fields",
+        "message_reader",
+        "parsed_head_cache",
+        "request_parser",
+        "response_parser",
+    ),
     "query": ("criteria", "cursor"),
-    "owners": ("named_tasks", "eviction"),
-    "tasks": ("freshness", "index", "lifecycles", "observer"),
+    "owners": ("eviction", "ids_in_messages"),
+    "tasks": ("exchange_observer", "index", "lifecycle_counts", "reconciliation"),
     "refresh": ("planning",),
-    "upstream": ("identity_drift",),
+    "upstream": ("caller_identity_drift",),
     "stdio": ("lines",),
 }
 DECIDING: Final = [ROOT / room / f"{name}.py" for room, names in DECIDES.items() for name in names]

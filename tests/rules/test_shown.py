@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.table import table
+from gateway.cli.task_table import table
 from gateway.errors import TEXT_CHARS_MAX, GatewayError, printable, shown
 
 # Any text but one that the escapes could be taken for; halves of surrogate pairs too.

@@ -1,4 +1,4 @@
-"""Names that other readers of JSON may read otherwise (owners/named_tasks.py), against readers that do."""
+"""Names that other readers of JSON may read otherwise (owners/ids_in_messages.py), against readers that do."""
 
 import json
 from typing import Any, Final, TypeAlias
@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.mcp import jsonrpc
-from gateway.owners.named_tasks import doubtful
+from gateway.owners.ids_in_messages import doubtful
 
 Pairs: TypeAlias = list[tuple[str, Any]]
 

@@ -31,8 +31,8 @@ _OURS: Final = "gateway."
 # Kept when a session's index goes: what `initialize` said and of whom; what requests were like, by upstream; hashes of
 # the callers of 200 sessions (DESIGN 7.11).
 _STAYS: Final = (
-    *("gateway.mcp.capabilities.Server", "gateway.caller_identity.Key", "gateway.upstream.identity_drift._Seen"),
-    *("gateway.operate.request_rates._Sample", "gateway.operate.recent_failures.Failures"),
+    *("gateway.mcp.capabilities.Server", "gateway.caller_identity.Key", "gateway.upstream.caller_identity_drift._Seen"),
+    *("gateway.operate.recent_rates._Sample", "gateway.operate.recent_failures.Failures"),
     "gateway.operate.recent_failures.Reason",
 )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from gateway.config import StdioConfig
-from gateway.stdio.child import Streams
+from gateway.stdio.child_process import Streams
 from gateway.stdio.stdio_proxy import NoCounts, StdioApp
 from tests.peer import holds_in_time
 from tests.relay import messages

@@ -9,7 +9,7 @@ import pytest
 from gateway.config import IndexLimits, StdioConfig
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import NEVER, Moment
-from gateway.stdio.messages import CANCELLED_MAX, Passed, Unanswered
+from gateway.stdio.line_channel import CANCELLED_MAX, Passed, Unanswered
 from gateway.transport.memory_budget import SMALL_BYTES_MAX
 from tests.launch import eventually
 from tests.stdio.conftest import SMALL

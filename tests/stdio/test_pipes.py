@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.stdio.pipes import PipeSource
+from gateway.stdio.standard_streams import PipeSource
 from tests.launch import eventually
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from gateway.store.pending_commands import Ending, PendingEnds
+from gateway.store.redis_command_queue import Ending, PendingEnds
 from tests.launch import eventually
 from tests.redis_process import Store
 from tests.relay.messages import call

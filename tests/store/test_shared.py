@@ -224,7 +224,7 @@ async def main():
     await app.start()
     await app.stop()
 asyncio.run(main())
-OURS = ("gateway.store", "gateway.store.replicas", "gateway.store.redis_store")
+OURS = ("gateway.store", "gateway.store.shared_sessions", "gateway.store.redis_schema")
 print([name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith(OURS)])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
@@ -245,7 +245,7 @@ async def test_replicas_of_two_versions_do_not_read_each_other(
         made = await one.make(caller)
         await known(store, 1)
     with monkeypatch.context() as later:
-        later.setattr("gateway.store.redis_store._VERSION", b"another")
+        later.setattr("gateway.store.redis_schema._VERSION", b"another")
         async with fleet.replica() as newer:
             assert await newer.ids(caller) == []
     async with fleet.replica() as rolled_back:

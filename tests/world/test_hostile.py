@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from gateway.cli.table import SHOWN_CHARS_MAX
+from gateway.cli.task_table import SHOWN_CHARS_MAX
 from tests.forked import Ended, forked
 from tests.peer import Peer
 from tests.relay.http1 import Message

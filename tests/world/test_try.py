@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from gateway.cli.mcp_client import Client, Target
-from gateway.demo.legacy import LegacyServer
+from gateway.demo.legacy_server import LegacyServer
 from gateway.query.criteria import CRITERIA
 from tests.forked import forked
 from tests.launch import (

@@ -30,14 +30,22 @@ from gateway import config
 from gateway.caller_identity import Key
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
-from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment, Stamp, Task
+from gateway.mcp.task_observations import Observation
 from gateway.owners.seen_ids import Owners
-from gateway.store.redis_store import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, may_be_told, updates_in
+from gateway.store.redis_schema import (
+    DOUBT,
+    RedisStore,
+    ReplicaUpdate,
+    entry_of,
+    entry_of_gone,
+    may_be_told,
+    updates_in,
+)
 from gateway.store.shared_owners import SharedOwn
-from gateway.tasks.freshness import Mark
 from gateway.tasks.index import METHOD_CHARS_MAX
-from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CAPABILITIES_MAX, CapabilityCache, Session, Sessions
+from gateway.tasks.reconciliation import Mark
+from gateway.tasks.session_indexes import CAPABILITIES_IDLE_S, CAPABILITIES_MAX, CapabilityCache, Session, Sessions
 
 _TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
 _TOLD_AT_ONCE: Final = 200

@@ -14,8 +14,8 @@ import msgspec
 
 from gateway.config import Limits
 from gateway.errors import GatewayError, UpstreamBroken
-from gateway.http.codings import Decode, Unreadable, decoder
-from gateway.http.fields import EVENT_STREAM
+from gateway.http.content_codings import Decode, Unreadable, decoder
+from gateway.http.header_fields import EVENT_STREAM
 from gateway.mcp import sse
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
 from gateway.upstream.server_connection import Response

@@ -15,11 +15,11 @@ import msgspec
 
 from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
-from gateway.mcp import jsonrpc, observations, task
+from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
-from gateway.tasks.in_flight import begun
-from gateway.tasks.interfaces import Caller, Channel, Counts
+from gateway.tasks.single_flight import begun
+from gateway.tasks.transport_interfaces import Caller, Channel, Counts
 
 _RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
 _CURSOR_CHARS_MAX: Final = 64 * 1024  # of the upstream's; four times the longest task id, which some have in them
@@ -116,7 +116,7 @@ class Crawler:
                 return None
             raise UpstreamFailed(bytes(response.error))
         try:
-            raws, following = observations.parse_page(response)
+            raws, following = task_observations.parse_page(response)
         except TaskError as error:
             raise _no_tasks(error) from None
         if following is not None and len(following) > _CURSOR_CHARS_MAX:

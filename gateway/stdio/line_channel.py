@@ -1,4 +1,4 @@
-"""stdio: the caller, channel and reply that `tasks/` needs (tasks/interfaces.py), over a server's standard streams.
+"""stdio: the caller, channel and reply of tasks/transport_interfaces.py, over a server's standard streams.
 
 In: lines. Out: the same lines, and between them the gateway's own. Always: no line stands inside another; the response
 to a request of the gateway's own stays here, and nothing else does (DESIGN 11.2, 11.3).
@@ -16,9 +16,9 @@ from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
-from gateway.refresh.crawler import OWN
+from gateway.refresh.retrying_crawler import OWN
 from gateway.stdio.lines import Line, Sight
-from gateway.stdio.pipes import Outlet
+from gateway.stdio.standard_streams import Outlet
 from gateway.transport.memory_budget import Buffers, Reservation
 
 _UNREADABLE: Final = "a response of the server's cannot be read: too large, or no JSON"
@@ -82,7 +82,7 @@ class StdioCaller:
 
 @dataclass
 class StdioReply:
-    """The way back of one answer of the gateway's own (`tasks/interfaces.py`). `reservation` holds its request too."""
+    """The way back of one answer of the gateway's own (`Reply`). `reservation` holds its request too."""
 
     outlet: Outlet
     reservation: Reservation

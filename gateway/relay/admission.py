@@ -2,7 +2,7 @@
 filtered list.
 
 In: the head of a request. Out: what follows from them, worked out when it is first asked for.
-Always: a caller is kept for a head that comes again (head_cache.py), so nothing in it is of one request.
+Always: a caller is kept for a head that comes again (parsed_head_cache.py), so nothing in it is of one request.
 """
 
 import logging
@@ -17,10 +17,10 @@ from gateway.config import Config
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.host_origin_check import HostCheck
 from gateway.errors import Loop, NoUpstream
-from gateway.http.addresses import Move, misplaced
-from gateway.http.codings import with_readable
-from gateway.http.fields import EVENT_STREAM, FILTER, JSON, Headers
-from gateway.http.head_cache import HeadBytes, HeadCache
+from gateway.http.address_rewriting import Move, misplaced
+from gateway.http.content_codings import with_readable
+from gateway.http.header_fields import EVENT_STREAM, FILTER, JSON, Headers
+from gateway.http.parsed_head_cache import HeadBytes, HeadCache
 from gateway.http.request_parser import Head
 from gateway.http.response_parser import authenticates_connection
 from gateway.mcp import sse
@@ -68,7 +68,7 @@ class HttpCaller:
         self._move: Move | Literal[False] | None = False  # worked out when it is first asked for
         self._proof: str | None = None
         self._is_accepted = False
-        self.drifts = False  # the caller is another than those of the requests before (identity_drift.py)
+        self.drifts = False  # the caller is another than those of the requests before (caller_identity_drift.py)
 
     def up(self, body_bytes: int, is_edited: bool) -> bytes:
         """The head as it goes up, for a body of that length. One that `is_edited` has other bytes than came."""

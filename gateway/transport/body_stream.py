@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 from gateway.transport.base_connection import Wire
 
 HELD_BYTES_MAX: Final = 256 * 1024

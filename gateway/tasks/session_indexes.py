@@ -19,18 +19,18 @@ from cachetools import TTLCache
 from gateway import config
 from gateway.caller_identity import Key
 from gateway.errors import TooLarge
-from gateway.mcp import observations
+from gateway.mcp import task_observations
 from gateway.mcp.capabilities import Server
-from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment, Stamp, Task
+from gateway.mcp.task_observations import Observation
 from gateway.owners.eviction import Space, Storable, Stored
 from gateway.owners.seen_ids import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
-from gateway.tasks.freshness import MARKS_MAX, Listing, Record
-from gateway.tasks.in_flight import InFlightRequests
+from gateway.tasks.exchange_observer import Access, Intercepted, Pending, access_after
 from gateway.tasks.index import METHOD_CHARS_MAX
-from gateway.tasks.lifecycles import Lives
-from gateway.tasks.observer import Access, Intercepted, Pending, access_after
+from gateway.tasks.lifecycle_counts import Lives
+from gateway.tasks.reconciliation import MARKS_MAX, Listing, Record
+from gateway.tasks.single_flight import InFlightRequests
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
@@ -314,7 +314,7 @@ class Sessions:
             self._seen.note(session.owners, (task.id,), now)
             self._stored.touch(session, now.at)
         elif task_id is not None:
-            self.observe(key, observations.of_success(pending.request, task_id), pending.asked)
+            self.observe(key, task_observations.of_success(pending.request, task_id), pending.asked)
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         if self.servers.filters_natively(key):

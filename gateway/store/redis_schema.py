@@ -19,10 +19,10 @@ from gateway import config
 from gateway.caller_identity import Key
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import apart
-from gateway.store.pending_commands import Ending, Read
+from gateway.store.redis_command_queue import Ending, Read
 from gateway.store.redis_connection import Pipeline, StoreState
-from gateway.tasks.freshness import MARKED_ID_CHARS_MAX
 from gateway.tasks.index import METHOD_CHARS_MAX
+from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX
 
 _VERSION: Final = version("taskgate").encode()
 

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 
 _INFLATED_AT_ONCE: Final = 16 * 1024  # few: zlib copies all bytes that follow a gzip member
 _INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless stream; JSON gives 5 to 20

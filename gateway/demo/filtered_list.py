@@ -14,8 +14,8 @@ from typing import Final
 from gateway import config
 from gateway.app import App
 from gateway.cli.mcp_client import Client, Target
-from gateway.cli.table import Json, table
-from gateway.demo.legacy import UNFINISHED, LegacyServer, timestamp
+from gateway.cli.task_table import Json, table
+from gateway.demo.legacy_server import UNFINISHED, LegacyServer, timestamp
 
 CHANGE_EVERY_S: Final = 2.0
 PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free

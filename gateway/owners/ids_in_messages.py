@@ -14,7 +14,7 @@ import msgspec
 from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.observations import named
+from gateway.mcp.task_observations import named
 
 GUARD: Final = "guards.own_tasks"
 OF_TASKS: Final = "tasks/"

@@ -1,4 +1,4 @@
-"""The configuration as the gateway works with it; the type of a field carries the reader of its values (values.py)."""
+"""The configuration as the gateway works with it; a field's type carries the reader of its values."""
 
 from collections.abc import Iterator
 from operator import attrgetter
@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from gateway.config import values
+from gateway.config import value_readers
 
 GONE: Final = {
     "keepalive_comments": "raise the limit on quiet streams in the balancer (docs/operating.md, Quiet streams)",
@@ -19,25 +19,25 @@ GONE: Final = {
 class Tls(Struct, frozen=True):
     """The certificate of the listener. The configuration's folder is already in front of relative names."""
 
-    certificate: values.File
-    key: values.File
+    certificate: value_readers.File
+    key: value_readers.File
 
 
 class Admin(Struct, frozen=True):
-    listen: values.Listen = values.Address("127.0.0.1", 9090)
+    listen: value_readers.Listen = value_readers.Address("127.0.0.1", 9090)
 
 
 class Log(Struct, frozen=True):
-    level: values.Level = "info"
-    format: values.Format = "json"
-    access: values.Switch = False
-    audit: values.Switch = False
+    level: value_readers.Level = "info"
+    format: value_readers.Format = "json"
+    access: value_readers.Switch = False
+    audit: value_readers.Switch = False
 
 
 class MetricsSettings(Struct, frozen=True):
     """What is counted beside requests."""
 
-    tasks: values.Switch = True
+    tasks: value_readers.Switch = True
 
 
 class Match(Struct, frozen=True):
@@ -47,105 +47,105 @@ class Match(Struct, frozen=True):
     then the longer prefix goes first. No two upstreams have the same pair, so this decides every request.
     """
 
-    host: values.HostName | None = None
-    prefix: values.Prefix | None = None
+    host: value_readers.HostName | None = None
+    prefix: value_readers.Prefix | None = None
 
 
 class UpstreamTls(Struct, frozen=True, kw_only=True):
     """TLS with an https upstream. None: the system's authorities (`ca`), no certificate, the host of `url`."""
 
-    ca: values.File | None = None
-    certificate: values.File | None = None
-    key: values.File | None = None
-    server_name: values.HostName | None = None
+    ca: value_readers.File | None = None
+    certificate: value_readers.File | None = None
+    key: value_readers.File | None = None
+    server_name: value_readers.HostName | None = None
 
 
 class HealthCheck(Struct, frozen=True, kw_only=True):
-    path: values.Target
-    interval: values.Duration = 10.0
-    timeout: values.Duration = 5.0
+    path: value_readers.Target
+    interval: value_readers.Duration = 10.0
+    timeout: value_readers.Duration = 5.0
 
 
 class Upstream(Struct, frozen=True, kw_only=True):
     """One MCP server. `host` is the `Host` to send: "upstream" is `url.authority`, "preserve" is the client's."""
 
-    name: values.Name
-    url: values.HttpUrl
-    socket: values.Socket | None = None
+    name: value_readers.Name
+    url: value_readers.HttpUrl
+    socket: value_readers.Socket | None = None
     tls: UpstreamTls = UpstreamTls()
     health_check: HealthCheck | None = None
-    host: values.HostRule = "upstream"
+    host: value_readers.HostRule = "upstream"
     match: Match = Match()
-    public_url: values.PublicUrl | None = None
-    identity_headers: values.AtLeastOne[values.HeaderName] | None = None
-    add_headers: tuple[values.Added, ...] = ()
-    connect_timeout: values.Duration = 5.0
-    response_timeout: values.DurationOrZero = 600.0  # 0: no limit
-    idle_timeout: values.DurationOrZero = 4.0
-    requests_max: values.Count = 10_000
+    public_url: value_readers.PublicUrl | None = None
+    identity_headers: value_readers.AtLeastOne[value_readers.HeaderName] | None = None
+    add_headers: tuple[value_readers.Added, ...] = ()
+    connect_timeout: value_readers.Duration = 5.0
+    response_timeout: value_readers.DurationOrZero = 600.0  # 0: no limit
+    idle_timeout: value_readers.DurationOrZero = 4.0
+    requests_max: value_readers.Count = 10_000
 
 
 class IndexLimits(Struct, frozen=True, kw_only=True):
-    page_size: values.Count = 100
-    page_bytes_max: values.Size = 4 * 2**20
-    max_age: values.DurationOrZero = 1.0
-    full_crawl_interval: values.DurationOrZero = 300.0  # 0: every refresh is a full crawl
-    tasks_max: values.Count = 50_000
-    pages_max: values.Count = 200_000
-    memory_bytes_max: values.Memory = 2**30
-    sessions_max: values.Count = 10_000
-    idle_timeout: values.Duration = 3600.0
-    find_again: values.FindAgain = "credentials"
-    crawl_timeout: values.Duration = 30.0
+    page_size: value_readers.Count = 100
+    page_bytes_max: value_readers.Size = 4 * 2**20
+    max_age: value_readers.DurationOrZero = 1.0
+    full_crawl_interval: value_readers.DurationOrZero = 300.0  # 0: every refresh is a full crawl
+    tasks_max: value_readers.Count = 50_000
+    pages_max: value_readers.Count = 200_000
+    memory_bytes_max: value_readers.Memory = 2**30
+    sessions_max: value_readers.Count = 10_000
+    idle_timeout: value_readers.Duration = 3600.0
+    find_again: value_readers.FindAgain = "credentials"
+    crawl_timeout: value_readers.Duration = 30.0
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    inspected_body_bytes_max: values.Size = 4 * 2**20
-    inspected_event_bytes_max: values.Size = 4 * 2**20
-    held_bytes_max: values.Memory = 256 * 2**20
-    header_bytes_max: values.Size = 64 * 2**10
-    header_fields_max: values.Count = 256
-    connections_max: values.Count = 10_000
-    request_timeout: values.Duration = 30.0
-    stall_timeout: values.Stall = 60.0
-    keepalive_timeout: values.DurationOrZero = 75.0
-    shutdown_delay: values.DurationOrZero = 0.0
-    drain_timeout: values.DurationOrZero = 10.0
+    inspected_body_bytes_max: value_readers.Size = 4 * 2**20
+    inspected_event_bytes_max: value_readers.Size = 4 * 2**20
+    held_bytes_max: value_readers.Memory = 256 * 2**20
+    header_bytes_max: value_readers.Size = 64 * 2**10
+    header_fields_max: value_readers.Count = 256
+    connections_max: value_readers.Count = 10_000
+    request_timeout: value_readers.Duration = 30.0
+    stall_timeout: value_readers.Stall = 60.0
+    keepalive_timeout: value_readers.DurationOrZero = 75.0
+    shutdown_delay: value_readers.DurationOrZero = 0.0
+    drain_timeout: value_readers.DurationOrZero = 10.0
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
-    url: values.StoreUrl
-    timeout: values.Duration = 0.1
+    url: value_readers.StoreUrl
+    timeout: value_readers.Duration = 0.1
 
 
 class GuardLimits(Struct, frozen=True, kw_only=True):
     """Limits of what clients may ask of tasks, None: no limit; and whether each has only his own."""
 
-    task_operations_per_second: values.Rate | None = None
-    task_operations_burst: values.Count = 20
-    task_ttl_max: values.Duration | None = None
-    own_tasks: values.Switch = False
-    identities_max: values.Count = 10_000
+    task_operations_per_second: value_readers.Rate | None = None
+    task_operations_burst: value_readers.Count = 20
+    task_ttl_max: value_readers.Duration | None = None
+    own_tasks: value_readers.Switch = False
+    identities_max: value_readers.Count = 10_000
 
 
 class Traces(Struct, frozen=True, kw_only=True):
     """Where spans go: a collector that takes OTLP over HTTP. The path `/` stands for `/v1/traces`."""
 
-    endpoint: values.HttpUrl
+    endpoint: value_readers.HttpUrl
 
 
 class Config(Struct, frozen=True, kw_only=True):
     """The configuration. Names of upstreams are unique, and so are their matches."""
 
-    listen: values.Listen = values.Address("127.0.0.1", 8080)
+    listen: value_readers.Listen = value_readers.Address("127.0.0.1", 8080)
     tls: Tls | None = None
-    allowed_hosts: tuple[values.HostName, ...] = ()
-    allowed_origins: tuple[values.Origin, ...] = ()
+    allowed_hosts: tuple[value_readers.HostName, ...] = ()
+    allowed_origins: tuple[value_readers.Origin, ...] = ()
     admin: Admin | None = Admin()
     log: Log = Log()
     metrics: MetricsSettings = MetricsSettings()
     traces: Traces | None = None
-    upstreams: values.AtLeastOne[Upstream]
+    upstreams: value_readers.AtLeastOne[Upstream]
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
     guards: GuardLimits = GuardLimits()
@@ -160,11 +160,11 @@ class Config(Struct, frozen=True, kw_only=True):
 class StdioLog(Struct, frozen=True):
     """What is logged for a server on stdio, how, and where: to a file, or on standard error."""
 
-    level: values.Level | None = None  # warning; info with `access` or `audit`
-    format: values.Format = "json"
-    access: values.Switch = False
-    audit: values.Switch = False
-    file: values.LogFile | None = None
+    level: value_readers.Level | None = None  # warning; info with `access` or `audit`
+    format: value_readers.Format = "json"
+    access: value_readers.Switch = False
+    audit: value_readers.Switch = False
+    file: value_readers.LogFile | None = None
 
 
 class StdioConfig(Struct, frozen=True, kw_only=True):
@@ -185,11 +185,11 @@ Clash: TypeAlias = tuple[tuple[str, ...], str]
 """Values that are wrong only together: the paths to blame, best first, and the problem."""
 
 
-def _is_reached_by(url: values.Url, listen: values.Address) -> bool:
+def _is_reached_by(url: value_readers.Url, listen: value_readers.Address) -> bool:
     """Whether a URL leads to a listener, as far as that shows without looking up names."""
     is_loopback = url.host in _LOOPBACK or url.host.startswith("127.")
-    is_ours = is_loopback or url.host in values.ANY_ADDRESS
-    same = url.host == listen.host or (is_ours and listen.host in values.ANY_ADDRESS)
+    is_ours = is_loopback or url.host in value_readers.ANY_ADDRESS
+    same = url.host == listen.host or (is_ours and listen.host in value_readers.ANY_ADDRESS)
     either = "localhost" in (url.host, listen.host) and is_loopback and listen.host in _LOOPBACK
     return url.port == listen.port and (same or either)
 

@@ -16,14 +16,14 @@ from typing import Final
 from gateway.config import Config, HealthCheck
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.cors import Cors
-from gateway.http.head_cache import HeadCache
+from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import ResponseHead
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
+from gateway.upstream.caller_identity_drift import IdentityDrift
 from gateway.upstream.connection_pool import Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
 from gateway.upstream.health import UpstreamHealth, UpstreamState
-from gateway.upstream.identity_drift import IdentityDrift
 
 _FIRST_PROBE_S: Final = 1.0  # after it went down
 _NEXT_PROBE_S: Final = 10.0  # after each probe that finds it down

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
-from gateway.tasks.interfaces import Reply
+from gateway.tasks.transport_interfaces import Reply
 
 _PROGRESS_INTERVAL_S: Final = 0.2
 _T = TypeVar("_T")

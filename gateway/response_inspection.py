@@ -1,6 +1,6 @@
 """The watch over each relayed exchange: it chooses what is done with the response, and tells the sessions what passes.
 
-    an authorization document, a resource's metadata   addresses are moved (http/addresses.py)
+    an authorization document, a resource's metadata   addresses are moved (http/address_rewriting.py)
     an event stream                                     its messages are inspected
     a response of any type to a request that may tell   its message is inspected
     the answer to `initialize`, a resumed stream        the same, and edited
@@ -9,7 +9,7 @@
     a DELETE that succeeds                              all indexes of the session are dropped
     all else                                            passes
 
-What the messages tell is decided in `tasks/observer.py`.
+What the messages tell is decided in `tasks/exchange_observer.py`.
 """
 
 import logging
@@ -17,14 +17,14 @@ from functools import partial
 from typing import Final
 
 from gateway.downstream.exchange import Exchange
-from gateway.http.addresses import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
-from gateway.http.fields import EVENT_STREAM, JSON
+from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
+from gateway.http.header_fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.relay.caller import HttpCaller
-from gateway.relay.taps import Inspector
-from gateway.tasks.observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
-from gateway.tasks.sessions import Sessions
+from gateway.relay.admission import HttpCaller
+from gateway.relay.body_taps import Inspector
+from gateway.tasks.exchange_observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
+from gateway.tasks.session_indexes import Sessions
 from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.request")

@@ -17,10 +17,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from gateway.caller_identity import Key
-from gateway.mcp import jsonrpc, observations, task
-from gateway.mcp.observations import Observation
+from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Moment, Task, told_instant
-from gateway.tasks.observer import Pending
+from gateway.mcp.task_observations import Observation
+from gateway.tasks.exchange_observer import Pending
 
 LIVE_MAX: Final = 100_000  # that are known one by one
 ENDED_MAX: Final = 10_000  # the last ones that ended
@@ -93,7 +93,7 @@ class Lives:
         elif pending.shows_task:
             self._see(key, _result_of(data))
         elif pending.task_id is not None:  # the result may be large
-            has_failed = b'"isError"' in data and observations.has_failed(_result_of(data))
+            has_failed = b'"isError"' in data and task_observations.has_failed(_result_of(data))
             self._fetched(key, pending.task_id, has_failed, pending.asked)
 
     def take_in(self, key: Key, said: Observation, asked: Moment | None = None) -> None:

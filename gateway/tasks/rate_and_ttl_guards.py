@@ -4,7 +4,7 @@
             batch, that asks more of the server owes the rest
     ttl     the `ttl` in a request for a task has a maximum: a larger one is lowered, and nothing else changes
 
-What another reader may take for a task operation (named_tasks.py) counts as one. The `ttl` in a body that passes
+What another reader may take for a task operation (ids_in_messages.py) counts as one. The `ttl` in a body that passes
 unread (a batch, a large or encoded one) is not looked at.
 """
 
@@ -17,7 +17,7 @@ from gateway.config import GuardLimits
 from gateway.errors import RateLimited, Unclear
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.owners.named_tasks import doubtful
+from gateway.owners.ids_in_messages import doubtful
 
 
 class GuardedCaller(Protocol):

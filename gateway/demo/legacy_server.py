@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 from aiohttp import web
 
-from gateway.cli.table import Json
+from gateway.cli.task_table import Json
 
 HISTORY_DAYS: Final = 5
 UNFINISHED: Final = ("working", "input_required")

@@ -99,7 +99,7 @@ class Headers:
         return [t for part in value.lower().split(b",") if (t := part.strip(b" \t"))]
 
     def are_plain(self, names: frozenset[bytes]) -> bool:
-        """Whether none is called one of `names`, and `Connection` says nothing but `keep-alive` (head_cache.py)."""
+        """Whether none is called one of `names`, and `Connection` says nothing but `keep-alive`."""
         if not names.isdisjoint(self.by_name):
             return False
         return b"connection" not in self.by_name or self.tokens(b"connection") == [b"keep-alive"]

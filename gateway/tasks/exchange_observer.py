@@ -2,7 +2,7 @@
 
     the request                     its response                                                  `RequestKind`
     `initialize`                    edited: the capability goes in; its server is noted           INITIALIZE
-    `tasks/*`; one for a task       the tasks that it names, or a doubt (mcp/observations.py)     TASKS
+    `tasks/*`; one for a task       the tasks that it names, or a doubt (mcp/task_observations.py)     TASKS
     not read, or of another id      a task in it, of unknown method; else a doubt                 UNREAD
     of a resumed stream             both of `initialize` and of what is not read                  RESUMED
     any other                       nothing                                                       PLAIN
@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.mcp import capabilities, jsonrpc, observations
+from gateway.mcp import capabilities, jsonrpc, task_observations
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.observations import Observation
 from gateway.mcp.task import Moment
+from gateway.mcp.task_observations import Observation
 from gateway.query import criteria
 
 
@@ -102,14 +102,14 @@ class Pending(NamedTuple):
         if message is None:
             return UNREAD._replace(seen=data) if jsonrpc.looks_like_messages(data) else Intercepted(data)
         if not message.is_response:
-            return Intercepted(data, observations.of_notification(message))
+            return Intercepted(data, task_observations.of_notification(message))
         if self.kind is RequestKind.PLAIN:
             return Intercepted(data, response=message)
         if self.request is not None and not jsonrpc.same_id(message.id, self.request.id):
             return UNMATCHED.message(data)  # a client may take it for its own all the same: `"1"` or `1.0` for `1`
         observation, succeeds = None, False
         if self.kind is not RequestKind.INITIALIZE:
-            observation = observations.of_response(self.request, message)
+            observation = task_observations.of_response(self.request, message)
             succeeds = bytes(message.error) == b"" and _is_of_tasks(self.request.method if self.request else None)
         intercepted = Intercepted(data, observation, self.asked, None, message, succeeds)
         if self.misspelt:
@@ -144,7 +144,7 @@ UNREAD: Final = Intercepted(b"", Observation(doubt=True))
 def begin(request: Message, asked: Moment, misspelt: tuple[str, ...] = ()) -> Pending:
     """A message of the client's that was read passes at the moment `asked`."""
     if request.is_observed:
-        task_id = observations.named(request.params) if request.method in _NAMING else None
+        task_id = task_observations.named(request.params) if request.method in _NAMING else None
         if task_id is not None and jsonrpc.REPLACEMENT in task_id:
             return Pending(RequestKind.UNREAD, None, asked)  # the id may be another
         return Pending(RequestKind.TASKS, request, asked, task_id, misspelt)

@@ -11,7 +11,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
 import msgspec
 
-from gateway.http.fields import Headers
+from gateway.http.header_fields import Headers
 from gateway.mcp.jsonrpc import decoded
 
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # of an authorization document

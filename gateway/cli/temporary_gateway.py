@@ -17,7 +17,7 @@ from gateway import config
 from gateway.app import App
 from gateway.cli.mcp_client import ANSWER_BYTES_MAX, Client, NotAnswered, Target
 from gateway.mcp import jsonrpc
-from gateway.stdio.child import NotStarted
+from gateway.stdio.child_process import NotStarted
 
 STOP_S: Final = 5.0
 
