@@ -25,12 +25,12 @@ MODULES: Final = (
     *(
         "downstream/exchange",
         "downstream/host_origin_check",
-        "downstream/request",
-        "downstream/response",
+        "downstream/client_request",
+        "downstream/client_response",
         "upstream/own_requests",
         "upstream/connection_pool",
     ),
-    *(f"relay/{name}" for name in ("admission", "body_pump", "body_taps", "routes")),
+    *(f"relay/{name}" for name in ("body_pump", "body_taps", "http_caller", "routes")),
 )
 
 

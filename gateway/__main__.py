@@ -122,7 +122,7 @@ def _main() -> None:
         if any(value for name, value in vars(given).items() if name not in ("command", "once")):
             parser.error("demo has its own configuration: it goes with none of the other flags")
         from gateway.cli.command_line import signalled  # its HTTP client is no part of the gateway
-        from gateway.demo.filtered_list import demo
+        from gateway.demo.demo_run import demo
 
         raise SystemExit(signalled("demo", demo(given.once), failed=1, interrupted=1))
     _fill_in(parser, given)

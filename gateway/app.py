@@ -21,7 +21,7 @@ from gateway.downstream import host_origin_check, listener
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.operate import access_log, admin_listener, log_format, status_page
 from gateway.operate.metrics import Gauge, Metrics
-from gateway.owners.seen_ids import IDLE_S
+from gateway.owners.task_ids_seen_by_caller import IDLE_S
 from gateway.proxy import Proxy
 from gateway.relay import routes
 from gateway.tasks.rate_and_ttl_guards import guards_of
@@ -31,7 +31,7 @@ from gateway.upstream.upstream_set import Pools
 
 if TYPE_CHECKING:
     from gateway.store.redis_schema import RedisStore
-    from gateway.store.shared_sessions import SharedSessions
+    from gateway.store.shared_tasks import SharedSessions
 
 log = logging.getLogger("taskgate")
 
@@ -57,10 +57,10 @@ class App:
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
         if config.store is not None:
-            from gateway.store import redis_schema, shared_sessions
+            from gateway.store import redis_schema, shared_tasks
 
             self._store = redis_schema.RedisStore(config.store, self.metrics.store_failed)
-            self._shared = shared_sessions.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
+            self._shared = shared_tasks.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
         self._sessions = self._shared or Sessions(config.index, CapabilityCache(clock), clock, config.guards.own_tasks)
         self._links = base_connection.Links()
         self._buffers = memory_budget.Buffers(config.limits.held_bytes_max)

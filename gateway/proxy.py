@@ -1,6 +1,6 @@
 """The entry: what happens to each request of a client.
 
-    from the gateway itself               508                              relay/admission.py
+    from the gateway itself               508                              relay/http_caller.py
     `Host` or `Origin` not allowed        403                              downstream/host_origin_check.py
     for no upstream                       404                              relay/routes.py
     too many task operations              429, if configured               tasks/rate_and_ttl_guards.py
@@ -16,16 +16,16 @@ import asyncio
 from time import perf_counter
 
 from gateway.config import Config
+from gateway.downstream.client_request import ClientGone
 from gateway.downstream.exchange import Exchange
-from gateway.downstream.request import ClientGone
 from gateway.errors import GatewayError, without_frames
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Metrics
 from gateway.refresh.query_answer import Answerer
 from gateway.relay import error_response
-from gateway.relay.admission import Admission, HttpCaller, HttpReply
 from gateway.relay.body_pump import relay
+from gateway.relay.http_caller import Admission, HttpCaller, HttpReply
 from gateway.response_inspection import Interceptor
 from gateway.task_ownership_guard import OwnTasksGuard, OwnTasksInterceptor
 from gateway.tasks.rate_and_ttl_guards import Guards

@@ -21,8 +21,8 @@ from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, is_resource_metad
 from gateway.http.header_fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.relay.admission import HttpCaller
 from gateway.relay.body_taps import Inspector
+from gateway.relay.http_caller import HttpCaller
 from gateway.tasks.exchange_observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.session_indexes import Sessions
 from gateway.upstream.server_connection import Response

@@ -15,10 +15,10 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
 from gateway.owners.ids_in_messages import GUARD, OF_TASKS, asked_for
-from gateway.owners.seen_ids import OwnerKey
+from gateway.owners.task_ids_seen_by_caller import OwnerKey
 from gateway.owners.task_owners import NO_OWNER, OwnTasks
-from gateway.relay.admission import HttpCaller
 from gateway.relay.body_taps import Inspector
+from gateway.relay.http_caller import HttpCaller
 from gateway.response_inspection import Interceptor, nothing
 from gateway.tasks.exchange_observer import RESUMED
 from gateway.tasks.session_indexes import Sessions

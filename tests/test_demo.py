@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from gateway.cli.mcp_client import Client, NotAnswered, Target
-from gateway.demo.filtered_list import PORTS, show
+from gateway.demo.demo_run import PORTS, show
 from gateway.demo.legacy_server import UNFINISHED, LegacyServer, history, timestamp
 from tests.launch import ROOT, command
 from tests.tools import tool

@@ -15,7 +15,7 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import NEVER, Moment, Stamp
 from gateway.mcp.task_observations import Observation
-from gateway.owners.seen_ids import Owners
+from gateway.owners.task_ids_seen_by_caller import Owners
 from gateway.tasks.exchange_observer import Pending, begin
 from gateway.tasks.session_indexes import CapabilityCache, Session, Sessions
 from gateway.tasks.single_flight import InFlight, Waiter

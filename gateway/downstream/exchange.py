@@ -3,8 +3,8 @@
 from collections.abc import Awaitable
 from typing import Any
 
-from gateway.downstream.request import ClientRequest
-from gateway.downstream.response import ClientResponse
+from gateway.downstream.client_request import ClientRequest
+from gateway.downstream.client_response import ClientResponse
 from gateway.http.header_fields import Headers
 from gateway.http.request_parser import Head
 from gateway.mcp import jsonrpc

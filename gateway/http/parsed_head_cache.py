@@ -3,7 +3,7 @@
 A client sends one and the same head with each message, and so does a server for each second of its `Date`, but for the
 digits of `Content-Length`. To read a head, to find its upstream and its caller, and to make the bytes that go on, are
 pure functions of the head's bytes, of the configuration, and of the way by which it came in. So their results are kept
-with these bytes: those of requests in one table (admission.py), those of responses in another (response_parser.py).
+with these bytes: those of requests in one table (http_caller.py), those of responses in another (response_parser.py).
 
 In: the bytes that arrived, where a message begins. Out: what was kept when a head of these bytes came before, with the
 length of this body; None for any other head. Always:

@@ -33,7 +33,7 @@ from gateway.transport.repeated_log_lines import LogLimit
 
 if TYPE_CHECKING:
     from gateway.downstream.exchange import Exchange
-    from gateway.relay.admission import HttpCaller
+    from gateway.relay.http_caller import HttpCaller
 
 log = logging.getLogger("taskgate.request")
 audit_log = logging.getLogger("taskgate.audit")

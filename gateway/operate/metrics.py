@@ -26,7 +26,7 @@ from gateway.tasks.transport_interfaces import EndedQuery
 
 if TYPE_CHECKING:
     from gateway.downstream.exchange import Exchange
-    from gateway.relay.admission import HttpCaller
+    from gateway.relay.http_caller import HttpCaller
 
 VERSION: Final = version("taskgate")
 

@@ -1,7 +1,7 @@
 """Whose tasks are whose.
 
-seen_ids          the ids that a caller finds again with a renewed token, or in a new session
-task_owners       the owner of each task, where a guard keeps callers apart
-ids_in_messages   which tasks a message names, and names that other readers may read otherwise
-eviction          owners and sessions within limits of bytes, number and idle time: which go first
+task_ids_seen_by_caller   the ids that a caller finds again with a renewed token, or in a new session
+task_owners               the owner of each task, where a guard keeps callers apart
+ids_in_messages           which tasks a message names, and names that other readers may read otherwise
+eviction                  owners and sessions within limits of bytes, number and idle time: which go first
 """

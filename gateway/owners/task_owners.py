@@ -1,7 +1,7 @@
 """Whose a task is, where a guard keeps the tasks of callers apart (`guards.own_tasks`, DESIGN 8.16).
 
 In: the answers that make tasks, and to whom they go; what servers tell. Out: whether a task is a caller's, and whether
-he may get a message. Always: a task has the owners (seen_ids.py) of the caller who got the answer that made it last.
+he may get a message. Always: a task has the owners of the caller who got the answer that made it last.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from gateway.mcp import jsonrpc, task_observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
 from gateway.owners.ids_in_messages import OF_TASKS, Made, made_by, told_of
-from gateway.owners.seen_ids import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
+from gateway.owners.task_ids_seen_by_caller import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 
 NO_OWNER: Final = (
     "tasks are for callers with an Mcp-Session-Id, or credentials, over Streamable HTTP; where each request proves "

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.header_fields import EVENT_STREAM, JSON
-from gateway.relay.admission import HttpCaller
 from gateway.relay.body_taps import Inspector, Tap, tap_for
+from gateway.relay.http_caller import HttpCaller
 from gateway.transport.memory_budget import Reservation
 from gateway.upstream.connection_pool import Call
 from gateway.upstream.server_connection import Response

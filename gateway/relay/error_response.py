@@ -7,7 +7,7 @@ from gateway.errors import GatewayError, Internal, UpstreamRefused, UpstreamTime
 from gateway.http.header_fields import JSON, Headers
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.relay.admission import HttpCaller
+from gateway.relay.http_caller import HttpCaller
 
 log = logging.getLogger("taskgate.request")
 

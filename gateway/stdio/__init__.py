@@ -2,7 +2,7 @@
 
 stdio_proxy        what happens to each line; the process
 line_channel       requests and answers of the gateway's own; which request each response answers
-lines              lines, whole and in pieces
+line_splitter      lines, whole and in pieces
 standard_streams   standard streams, read and written
 child_process      the server's process
 """

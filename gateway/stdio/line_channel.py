@@ -17,7 +17,7 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
 from gateway.refresh.retrying_crawler import OWN
-from gateway.stdio.lines import Line, Sight
+from gateway.stdio.line_splitter import Line, Sight
 from gateway.stdio.standard_streams import Outlet
 from gateway.transport.memory_budget import Buffers, Reservation
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
-from gateway.stdio.lines import Line
+from gateway.stdio.line_splitter import Line
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
 
 _PIECE_BYTES: Final = 64 * 1024

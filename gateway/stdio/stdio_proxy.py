@@ -28,7 +28,7 @@ from gateway.query.cursor import Position
 from gateway.refresh import query_answer
 from gateway.stdio.child_process import Child, Streams
 from gateway.stdio.line_channel import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
-from gateway.stdio.lines import Line, LineParser, Sight
+from gateway.stdio.line_splitter import Line, LineParser, Sight
 from gateway.stdio.standard_streams import Outlet, PipeSource
 from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
 from gateway.tasks.session_indexes import CapabilityCache, Sessions

@@ -19,7 +19,7 @@ from gateway.errors import Overloaded
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
 from gateway.owners.ids_in_messages import GUARD, Made
-from gateway.owners.seen_ids import IDLE_S, OwnerKey
+from gateway.owners.task_ids_seen_by_caller import IDLE_S, OwnerKey
 from gateway.owners.task_owners import OwnTasks
 from gateway.store.redis_schema import RedisStore, entry_of, entry_of_gone, updates_in
 from gateway.tasks.single_flight import begun

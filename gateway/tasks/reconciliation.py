@@ -45,7 +45,7 @@ class Mark(msgspec.Struct, gc=False):
     method: str | None = None  # of the request that made it
     failed: int = 0  # own requests for it, as the index lacks it
     told: bool | None = False  # other replicas know that it is there; None: an error has denied it since
-    found: bool = False  # nothing here names it but what answers have shown elsewhere (seen_ids.py)
+    found: bool = False  # nothing here names it but what answers have shown elsewhere (task_ids_seen_by_caller.py)
 
 
 class Known(msgspec.Struct):

@@ -24,7 +24,7 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task_observations import Observation
 from gateway.owners.eviction import Space, Storable, Stored
-from gateway.owners.seen_ids import OwnerKey, Owners
+from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
 from gateway.tasks.exchange_observer import Access, Intercepted, Pending, access_after
 from gateway.tasks.index import METHOD_CHARS_MAX
@@ -86,7 +86,7 @@ class Session(Record, Storable[Key]):
             self._seen.note(self.owners, names, now, made=said.made is not None or is_there_again)
 
     def find_again(self, came: Moment) -> None:
-        """Mark tasks that the caller was shown elsewhere before a query came (seen_ids.py), as far as there is room."""
+        """Mark tasks that the caller was shown elsewhere before a query came, as far as there is room."""
         for seen in self._seen.of(self.owners, came) if self.known.asks_by_id else ():
             last = self._found_to.get(seen.key, 0)
             for task_id, order in seen.since(last):

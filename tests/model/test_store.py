@@ -16,7 +16,7 @@ from gateway.mcp.task_observations import Observation
 from gateway.store.redis_command_queue import READ_AT_ONCE
 from gateway.store.redis_connection import StoreState
 from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone
-from gateway.store.shared_sessions import SharedSession, SharedSessions
+from gateway.store.shared_tasks import SharedSession, SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 

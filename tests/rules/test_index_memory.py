@@ -16,7 +16,7 @@ from gateway.mcp.task import Moment, Stamp, Task
 from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.store import shared_sessions
+from gateway.store import shared_tasks
 from gateway.tasks.index import METHODS_MAX, Index
 from tests.rules import plain
 
@@ -59,7 +59,7 @@ def used(index: Index) -> None:
         position = cursor.following(position, page.tasks)
         assert cursor.decode(cursor.encode(position)) == position
     for tasks in index.parts():
-        assert len(shared_sessions.entries_of(tasks)) <= len(tasks)
+        assert len(shared_tasks.entries_of(tasks)) <= len(tasks)
         assert [index.get(each.id) for each in tasks] == tasks
 
 

@@ -1,4 +1,4 @@
-"""Lines as bytes (gateway/stdio/lines.py): nothing is lost, whatever the pieces; what a large line's ends say."""
+"""Lines as bytes (line_splitter.py): nothing is lost, whatever the pieces; what a large line's ends say."""
 
 import json
 from itertools import pairwise
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import jsonrpc
-from gateway.stdio.lines import Line, LineParser, Sight
+from gateway.stdio.line_splitter import Line, LineParser, Sight
 
 MAX = 8
 

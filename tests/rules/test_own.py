@@ -15,7 +15,7 @@ from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment
 from gateway.owners.ids_in_messages import Made, asked_for, made_by, told_of
-from gateway.owners.seen_ids import IDLE_S, IDS_OF_SESSION
+from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_SESSION
 from gateway.owners.task_owners import OwnTasks
 from tests.rules import plain
 from tests.rules.test_seen import KEY, OTHER

@@ -52,7 +52,7 @@ DECIDES: Final = {
     "tasks": ("exchange_observer", "index", "lifecycle_counts", "reconciliation"),
     "refresh": ("planning",),
     "upstream": ("caller_identity_drift",),
-    "stdio": ("lines",),
+    "stdio": ("line_splitter",),
 }
 DECIDING: Final = [ROOT / room / f"{name}.py" for room, names in DECIDES.items() for name in names]
 

@@ -7,8 +7,8 @@ import pytest
 from gateway.caller_identity import Key, Who
 from gateway.config import IndexLimits
 from gateway.mcp.task import Moment
-from gateway.owners import seen_ids as seeing
-from gateway.owners.seen_ids import IDLE_S, IDS_OF_CREDENTIALS, IDS_OF_SESSION, Owners
+from gateway.owners import task_ids_seen_by_caller as seeing
+from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_CREDENTIALS, IDS_OF_SESSION, Owners
 
 KEY = Key.of("research", b"/mcp", b"s-1", Who(b"token", b"kin", True))
 RENEWED = KEY._replace(identity=b"renewed")

@@ -224,7 +224,7 @@ async def main():
     await app.start()
     await app.stop()
 asyncio.run(main())
-OURS = ("gateway.store", "gateway.store.shared_sessions", "gateway.store.redis_schema")
+OURS = ("gateway.store", "gateway.store.shared_tasks", "gateway.store.redis_schema")
 print([name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith(OURS)])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)

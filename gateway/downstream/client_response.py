@@ -11,7 +11,7 @@ from functools import lru_cache
 from time import time
 from typing import Protocol
 
-from gateway.downstream.request import ClientRequest
+from gateway.downstream.client_request import ClientRequest
 from gateway.http.header_fields import DIGESTS, Headers
 from gateway.http.parsed_head_cache import HeadBytes
 from gateway.http.request_parser import Head, Refusal

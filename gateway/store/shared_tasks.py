@@ -32,7 +32,7 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task_observations import Observation
-from gateway.owners.seen_ids import Owners
+from gateway.owners.task_ids_seen_by_caller import Owners
 from gateway.store.redis_schema import (
     DOUBT,
     RedisStore,
