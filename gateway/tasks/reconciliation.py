@@ -229,7 +229,11 @@ class Record(Marking):
                 self.index.stamp(before, _both(before.told, told))
             elif not self._take(task, told, before):
                 self.mark(task.id, now, first=_ALL)
-            if self.index.mark(task.id, self.crawl):
+            after = self.index.get(task.id)
+            is_one = (
+                after is not None and after.created == task.created
+            )  # else it shows a life before
+            if is_one and self.index.mark(task.id, self.crawl):
                 new.append(task)
                 self.unlisted.pop(task.id, None)
         return new

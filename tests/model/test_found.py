@@ -130,6 +130,15 @@ FOUND = {
         (Query(), Wait(), Fault(kind="403", method="tasks/get"), Fault(kind="500"), Wait(ticks=64), Query(), Wait(),
          Query(ids=(9,))),
     ),
+    "prepended: a page shows a task in its life before the one that is known": History(
+        Setting(max_age=1, order="prepends", per_page=1, always_next=True, ids_again=0, tasks="wii",
+                delays=((70, 70), (8, 16), (2, 5), (2, 2), (1, 3), (5, 1), (2, 2), (2, 2), (2, 8), (3, 16), (2, 70),
+                        (16, 40))),
+        (Query(), Query(s=1), Wait(ticks=130), Query(), Wait(ticks=32), Query(), Renew(restarts=True), Blink(count=7),
+         Update(), Renew(), Wait(ticks=5), Query(), Wait(ticks=8), Reload(), Wait(ticks=22), Create(), Wait(ticks=6),
+         Wait(), Update(), Wait(ticks=91), Wait(), Wait(ticks=3), Wait(), Wait(ticks=2), Query(), Wait(ticks=48),
+         Blink(count=10), Update(which=-1), Wait(), Wait(ticks=21), Create(elsewhere=True), Query(ids=(-2,)), Create()),
+    ),
     "a task that a caller finds again is put off: that denies nothing of it": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="403"), Get(), Fault(kind="429", method="tasks/get"), Query(), Wait()),
