@@ -230,9 +230,7 @@ class Record(Marking):
             elif not self._take(task, told, before):
                 self.mark(task.id, now, first=_ALL)
             after = self.index.get(task.id)
-            is_one = (
-                after is not None and after.created == task.created
-            )  # else it shows a life before
+            is_one = after is not None and after.created == task.created  # else it shows a life before
             if is_one and self.index.mark(task.id, self.crawl):
                 new.append(task)
                 self.unlisted.pop(task.id, None)

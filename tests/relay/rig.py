@@ -110,6 +110,7 @@ class Rig:
 
     def serve(self, script: Script) -> None:
         """Have every request that comes from now on answered by `script`, several at a time."""
+        assert self._serving is None, "a script serves already, and answers all"
         self._serving = asyncio.create_task(self._serve(script, self.upstream.count))
 
     async def _serve(self, script: Script, seen: int) -> None:

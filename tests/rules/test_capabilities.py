@@ -14,7 +14,7 @@ from gateway.query import criteria
 from tests.rules import documents
 from tests.rules.documents import Object, changed, inserted, pairs
 
-# SEP-1904, Server capabilities, to the letter.
+# SEP-1904, Server capabilities, to the letter; behind it what criteria of our own would add.
 FILTER = """
           {
           "methods": ["tools/call"],

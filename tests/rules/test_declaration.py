@@ -27,8 +27,9 @@ def in_table(path: Path) -> set[str]:
 
 def in_sentence(path: Path, beginning: str, end: str) -> set[str]:
     """What stands in backticks in the one sentence that begins and ends so."""
-    (sentence,) = re.findall(rf"{re.escape(beginning)}(.+?){re.escape(end)}", path.read_text(), re.DOTALL)
-    return set(re.findall("`(.+?)`", sentence))
+    found = re.findall(rf"{re.escape(beginning)}(.+?){re.escape(end)}", path.read_text(), re.DOTALL)
+    assert len(found) == 1, f"{path.name} has {len(found)} sentences from {beginning!r} to {end!r}, each on one line"
+    return set(re.findall("`(.+?)`", found[0]))
 
 
 def in_example() -> dict[str, Any]:

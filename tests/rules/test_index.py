@@ -129,18 +129,19 @@ anywhere = st.tuples(plain.instants, st.sampled_from([*plain.IDS, "nobody"]))
 def test_a_page_begins_behind_any_place_even_where_no_task_is(
     drawn: list[Task | str], query: Query, after: tuple[Any, str], limit: int
 ) -> None:
-    """The tasks that a cursor names may have moved or gone since."""
+    """The tasks that a cursor names may be where they were, or may have moved or gone since."""
     index, model = filled(drawn)
 
     def follows(place: tuple[Any, str], other: tuple[Any, str]) -> bool:
         return place != other and (place > other) is not query.descending
 
     expected = plain.listed(list(model.values()), query, None)
-    behind = [t for t in expected if follows(query.place(t), after)]
-    page = index.select(Position(query, after), limit)
-    assert page.tasks == behind[:limit]
-    assert page.total == len(expected)
-    assert page.more is (len(behind) > limit)
+    for place in (after, *map(query.place, expected)):
+        behind = [t for t in expected if follows(query.place(t), place)]
+        page = index.select(Position(query, place), limit)
+        assert page.tasks == behind[:limit]
+        assert page.total == len(expected)
+        assert page.more is (len(behind) > limit)
 
 
 @given(steps, plain.queries, st.sampled_from(plain.METHODS), plain.instants, st.sets(st.sampled_from(plain.IDS)))
