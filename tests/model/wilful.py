@@ -40,10 +40,10 @@ FAULTS: Final = faults({
     # ---- which answer is newer ----
     "of two answers that overlap the last one is believed": (r"(?<=if )told\.asked > before\.told\.came(?=:)", "True"),
     "two answers that overlap and differ mark nothing": (
-        r"self\.mark\(task\.id, now, first=_ALL\)(?=\n\s+if self\.index\.mark)", "pass"
+        r"self\.mark\(task\.id, now, first=_ALL\)(?=\n\s+after = )", "pass"
     ),
     "only queries that come later wait for what answers that overlap leave open": (
-        r"(?<=now, first=)_ALL(?=\)\n\s+if self\.index\.mark)", "None"
+        r"(?<=now, first=)_ALL(?=\)\n\s+after = )", "None"
     ),
     # ---- what is heard ----
     "the response to a request that was not read, or is unknown, says nothing": (
