@@ -83,15 +83,15 @@ class SharedSession(Session):
     ) -> Mark | None:
         mark = super().mark(task_id, now, seen, first, method)
         if mark is not None and seen and not self._hears_all:
-            is_new = not (mark.told or self.index.get(task_id) is not None)
-            mark.told = True
+            is_new = mark.denied or not (mark.told or self.index.get(task_id) is not None)
+            mark.told, mark.denied = True, False
             if is_new or method is not None:
                 self._tell(task_id, method)
         return mark
 
     def take(self, task: Task, told: Stamp, now: Moment) -> None:
         mark = self.marks.get(task.id)
-        was_told = task.id in self.unlisted if mark is None else mark.told
+        was_told = task.id in self.unlisted if mark is None else mark.told and not mark.denied
         super().take(task, told, now)
         if task.id in self.unlisted and not was_told:
             self._tell(task.id, self.index.method_of(task.id))
@@ -102,14 +102,16 @@ class SharedSession(Session):
             # It may be there: what tells so stays. It may have been told before, falsely: all are to hear it again.
             self._store.add(self.key, [gone := entry_of_gone(task_id)], [gone], owed=is_known)
         super().deny(task_id, now, is_asking)
-        if (mark := self.marks.get(task_id)) is not None and mark.told:
-            mark.told = None
+        if (mark := self.marks.get(task_id)) is not None:
+            mark.denied = is_known
 
     def miss(self, task_id: str, told: Stamp, now: Moment) -> None:
         owed, mark = self._is_known(task_id), self.marks.get(task_id)
         methods = {None, self.index.method_of(task_id), None if mark is None else mark.method}
         is_news = owed or task_id not in self.gone
         super().miss(task_id, told, now)
+        if mark is not None and self.index.get(task_id) is None:
+            mark.denied = mark.told
         if is_news and self.index.get(task_id) is None and may_be_told(task_id):
             was_told = [entry_of(task_id, method) for method in methods]
             self._store.add(self.key, [gone := entry_of_gone(task_id)], [gone, *was_told], owed)
@@ -137,7 +139,9 @@ class SharedSession(Session):
             if (self.index.get(each.id) is None) != each.gone:
                 mark = Session.mark(self, each.id, now, first=0)
                 if mark is not None:
-                    mark.told = not each.gone
+                    mark.told, mark.denied = mark.told or not each.gone, mark.denied or each.gone
+            elif each.gone and (mark := self.marks.get(each.id)) is not None:
+                mark.denied = mark.told
 
     def tell_all(self) -> Iterator[None]:
         index = self.index
@@ -146,13 +150,14 @@ class SharedSession(Session):
         for some in _slices(list(self.unlisted)):
             self._store.add(self.key, entries_of(filter(None, map(index.get, some))))
             yield
-        marks = [(i, mark) for i, mark in self.marks.items() if mark.told is not False]
-        absent = [(i, mark) for i, mark in marks if index.get(i) is None and may_be_told(i)]
+        marks = [(i, mark) for i, mark in self.marks.items() if (mark.told or mark.denied) and may_be_told(i)]
+        absent = [(i, mark) for i, mark in marks if mark.told and index.get(i) is None]
         for pairs in _slices(absent):
             there = [entry_of(i, mark.method or index.method_of(i)) for i, mark in pairs]
             self._store.add(self.key, there)
             yield
-        for some in _slices([i for i in self.gone if may_be_told(i)]):
+        denied = [i for i, mark in marks if mark.denied]
+        for some in _slices([*denied, *(i for i in self.gone if may_be_told(i))]):
             self._store.add(self.key, map(entry_of_gone, some))
             yield
         if index.default_method is None:

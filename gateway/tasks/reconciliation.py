@@ -44,7 +44,8 @@ class Mark(msgspec.Struct, gc=False):
     made: int = 0  # when a result made it: the first answer asked for later may show a new task under an old id
     method: str | None = None  # of the request that made it
     failed: int = 0  # own requests for it, as the index lacks it
-    told: bool | None = False  # other replicas know that it is there; None: an error has denied it since
+    told: bool = False  # other replicas know that it is there
+    denied: bool = False  # ... or did: something has denied it since
     found: bool = False  # nothing here names it but what answers have shown elsewhere (task_ids_seen_by_caller.py)
 
 

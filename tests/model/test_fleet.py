@@ -18,8 +18,8 @@ EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two 
 
 def played_here() -> list[h.History]:
     """Histories about a task that goes, a caller who is refused at one replica, a task that another replica finds gone
-    without having heard of it, one that slips past a crawl, one that was denied as the store failed; and some that are
-    drawn."""
+    without having heard of it, one that slips past a crawl, one that was denied as the store failed, or before it was
+    wiped, one of the id of a denied one; and some that are drawn."""
     before = (h.Create(), h.Switch(), h.Wait(65), h.Query(), h.Update(), h.Wait(65), h.Query())
     goes = (*before, h.Switch(), h.Query(), h.Delete(), h.Get(), h.Wait(65), h.Switch(), h.Query())
     refused = (h.Create(), h.Wait(), h.Switch(), h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65))
@@ -30,6 +30,25 @@ def played_here() -> list[h.History]:
     fixed += [h.History(omits, (h.Query(), h.Wait(130), h.Query(), h.Wait(3), h.Delete(), h.Wait(65)))]
     denied = (h.Get(), h.Get(method="tasks/cancel"), h.Store("stopped"), h.Wait(130), h.Store(), h.Wait(200))
     fixed += [h.History(h.Setting(order="nothing", tasks="c"), denied)]
+    shared = (
+        h.Query(),
+        h.Wait(66),
+        h.Switch(),
+        h.Query(),
+        h.Wait(66),
+        h.Switch(),
+        h.Delete(),
+        h.Wait(),
+        h.Get(),
+        h.Wait(66),
+    )
+    wiped = (h.Store("wiped"), h.Wait(20), h.Store(), h.Wait(230), h.Switch(), h.Query(), h.Wait(3))
+    fixed += [h.History(h.Setting(order="nothing"), (h.Create(), h.Wait(66), h.Update(), h.Wait(66), *shared, *wiped))]
+    again = (h.Switch(), h.Create(elsewhere=True), h.Wait(), h.Get(), h.Wait(150), h.Switch(), h.Query(), h.Wait(3))
+    known = (h.Create(), h.Wait(66), *shared, h.Switch(), h.Query(), h.Wait(66))
+    heard = (h.Create(), h.Wait(66), h.Delete(), h.Wait(), h.Get(), h.Wait(66), h.Query(ids=(h.NOBODY,)), h.Wait(66))
+    heard = (*heard, h.Switch(), h.Query(), h.Wait(66))
+    fixed += [h.History(h.Setting(order="nothing", ids_again=0), (*events, *again)) for events in (known, heard)]
     return [*fixed, *map(FleetWorld.drawn, range(HISTORIES))]
 
 
