@@ -77,17 +77,20 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[
     if known.refused:
         return ACCESS_CHECK
     need = need_of(record, came, ages)
-    ids, unlisted = query.task_ids, record.unlisted
+    ids, unlisted, seeks = query.task_ids, record.unlisted, False
     if ids is not None and known.asks_by_id and max(map(len, ids), default=0) <= MARKED_ID_CHARS_MAX:
         named = [i for i in ids if not _is_settled(record, i, need) and owns(i)]
         # A crawl also tells whether an unknown task is of this session: that is worth one request.
-        asked = len(named) + any(index.get(i) is None for i in named)
+        seeks = any(index.get(i) is None for i in named)
+        asked = len(named) + seeks
         if known.outgrown or asked <= (known.pages or _COLD_IDS_MAX):
             return Plan("only the tasks that are named", tasks=named)
     crawled = known.crawled.as_of
     is_crawled = need.met(crawled)
     if not is_crawled and (all_pages := _all_pages(record, need)) is not None:
         return all_pages
+    if not is_crawled and seeks:  # the order in which the list seems to grow may be chance
+        return Plan("reading all pages costs no more", crawl=True)
     if unlisted and not need.met_by_terminal(known.unlisted_as_of):
         return Plan("tasks that no list shows must be asked for again", crawl=True)
     marked = record.due(came.order)

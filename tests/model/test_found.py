@@ -139,6 +139,10 @@ FOUND = {
          Wait(), Update(), Wait(ticks=91), Wait(), Wait(ticks=3), Wait(), Wait(ticks=2), Query(), Wait(ticks=48),
          Blink(count=10), Update(which=-1), Wait(), Wait(ticks=21), Create(elsewhere=True), Query(ids=(-2,)), Create()),
     ),
+    "a list in no order looks as if new tasks came first, and a query names one that came elsewhere": History(
+        Setting(order="random", always_next=True, tasks="cwic"),
+        (Delete(), Delete(), Query(), Wait(), Create(elsewhere=True), Wait(ticks=64), Query(ids=(0, 9))),
+    ),
     "a task that a caller finds again is put off: that denies nothing of it": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="403"), Get(), Fault(kind="429", method="tasks/get"), Query(), Wait()),
