@@ -69,6 +69,17 @@ async def test_a_reload_to_another_server_leaves_it_nothing_of_the_old_ones() ->
     assert store.find(KEY) is None
 
 
+def test_a_late_refusal_of_the_server_before_a_reload_drops_nothing_of_the_new_ones() -> None:
+    store = sessions(Clock())
+    with store.using(KEY) as old:
+        store.take_over(config.IndexLimits(), {"research"})
+        new = stored(store, KEY)
+        store.refuse_own(old, 401)
+        assert (store.find(KEY), list(new.marks)) == (new, ["t-1"])
+        store.refuse_own(new, 401)
+        assert not new.marks
+
+
 async def test_a_session_that_a_query_uses_stays() -> None:
     clock = Clock()
     store = sessions(clock, sessions_max=1, idle_timeout=10.0)

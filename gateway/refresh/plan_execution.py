@@ -17,7 +17,6 @@ from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
 from gateway.refresh.planning import Ages, may_match_all_live
 from gateway.refresh.retrying_crawler import TASKS_AT_ONCE, Crawler, ListPage
-from gateway.tasks.exchange_observer import Access
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.reconciliation import Listing, ListingOrder, oldest
 from gateway.tasks.session_indexes import Forgotten, Session, Sessions
@@ -47,8 +46,7 @@ class Refresh(ABC):
             await self._ask_all()
         finally:
             for status in self._crawler.refusals:  # though another request may have failed first
-                if self._sessions.refuse(self._session.key, status, "tasks/list") is Access.DROPPED:
-                    self._session.clear()
+                self._sessions.refuse_own(self._session, status)
             self._in_flight.end()
             self._sessions.keep(self._session)
 
@@ -111,11 +109,12 @@ class Refresh(ABC):
         try:
             response = await self._answer_about(task_id)
         except UpstreamRefused as refused:
-            if refused.status in (401, 429) or not session.put_off(task_id, asked.order):
+            if refused.status in (401, 429) or (self._is_same and not session.put_off(task_id, asked.order)):
                 self._crawler.refusals.append(refused.status)
                 raise  # a 429 denies nothing
-            session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
-            return
+            if self._is_same:
+                session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
+            response = None
         except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:
             is_denied = isinstance(error, UpstreamFailed) and session.put_off(task_id, asked.order)
             if self._is_same and not is_denied:

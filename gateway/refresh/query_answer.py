@@ -178,7 +178,7 @@ class Planner:
         try:
             response = await crawler.ask("tasks/list", {})
         except UpstreamRefused as refused:
-            self._sessions.refuse(session.key, refused.status, "tasks/list")
+            self._sessions.refuse_own(session, refused.status)
             raise
         if bytes(response.error):
             raise UpstreamFailed(bytes(response.error))

@@ -351,6 +351,12 @@ class Sessions:
             session.known.refused = self.now().order
         return access
 
+    def refuse_own(self, session: Session, status: int) -> None:
+        """The same of an own request. After a reload the key may be that of another server's session."""
+        is_its = self.find(session.key) in (None, session)
+        if is_its and self.refuse(session.key, status, "tasks/list") is Access.DROPPED:
+            session.clear()
+
     def drop(self, key: Key) -> None:
         """Clear a session: the upstream refused its caller, or does not know it. Its users keep it, empty."""
         session = self.find(key)

@@ -31,6 +31,7 @@ from gateway.upstream.server_connection import Response
 
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
+_REFUSAL_S: Final = 0.5  # for the body of a refusal
 _READ_ON_S: Final = 3.0  # behind the response, for the end of its stream
 READ_ON_MAX: Final = 64  # streams at once, of all upstreams
 OTHERS_MAX: Final = 10_000  # events besides the response, on the streams of one request
@@ -102,7 +103,7 @@ class HttpChannel:
 
     async def _check(self, response: Response, raw_id: bytes) -> None:
         if not 200 <= response.status < 300:
-            body, status, headers = await self._whole(response), response.status, response.headers
+            body, status, headers = await self._refusal(response), response.status, response.headers
             location, said = headers.get(b"location") or b"", ""
             if status != 404 or b"mcp-session-id" not in self._headers:  # else the session has ended
                 said = self._misplaced(status, location)
@@ -110,6 +111,13 @@ class HttpChannel:
             raise UpstreamRefused(status, response.reason, headers, body, raw_id, said, wait_s)
         if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
             raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
+
+    async def _refusal(self, response: Response) -> bytes:
+        """The body of a refusal. Empty if it breaks off, is too large or too slow: the status counts all the same."""
+        with suppress(GatewayError, TimeoutError):
+            async with asyncio.timeout(_REFUSAL_S):
+                return await self._whole(response)
+        return b""
 
     async def _whole(self, response: Response) -> bytes:
         bytes_max = self._pool.limits.inspected_body_bytes_max

@@ -46,8 +46,19 @@ def played_here() -> list[h.History]:
     fixed += [h.History(h.Setting(order="nothing"), (h.Create(), h.Wait(66), h.Update(), h.Wait(66), *shared, *wiped))]
     again = (h.Switch(), h.Create(elsewhere=True), h.Wait(), h.Get(), h.Wait(150), h.Switch(), h.Query(), h.Wait(3))
     known = (h.Create(), h.Wait(66), *shared, h.Switch(), h.Query(), h.Wait(66))
-    heard = (h.Create(), h.Wait(66), h.Delete(), h.Wait(), h.Get(), h.Wait(66), h.Query(ids=(h.NOBODY,)), h.Wait(66))
-    heard = (*heard, h.Switch(), h.Query(), h.Wait(66))
+    heard = (
+        h.Create(),
+        h.Wait(66),
+        h.Delete(),
+        h.Wait(),
+        h.Get(),
+        h.Wait(66),
+        h.Query(ids=(h.NOBODY,)),
+        h.Wait(66),
+        h.Switch(),
+        h.Query(),
+        h.Wait(66),
+    )
     fixed += [h.History(h.Setting(order="nothing", ids_again=0), (*events, *again)) for events in (known, heard)]
     return [*fixed, *map(FleetWorld.drawn, range(HISTORIES))]
 

@@ -161,6 +161,64 @@ async def test_nothing_is_kept_of_who_was_told_nothing(gateways: Gateways, how: 
             assert not left_in_cycles()
 
 
+# ---- what a refusal of the gateway's own request makes of the index ----
+
+
+@pytest.mark.parametrize("how", ["whole", "cut", "large", "slow"])
+async def test_a_refusal_counts_whose_body_does_not_come_whole(gateways: Gateways, how: str) -> None:
+    refuses = False
+    done = [task(f"t-{n}", status="completed") for n in range(3)]
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if not refuses:
+            return answer(result(message["id"], page(done)))
+        size = {"whole": 2, "cut": 200, "large": 5 << 20, "slow": 200}[how]
+        sent = b"x" * (size if how in ("whole", "large") else 2)
+        await peer.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%b" % (size, sent))
+        if how == "cut":
+            await peer.close()
+        return None
+
+    async with rig_with(gateways, script, index={"max_age": "100ms", "crawl_timeout": "2s"}) as rig:
+        session = Session(rig)
+        assert len(ids(final(await session.ask(filtered(status=["completed"]))))) == 3
+        await asyncio.sleep(0.2)
+        refuses = True
+        refused = await session.ask(filtered(status=["completed"]))
+        assert (refused.status, refused.body) == (401, b"xx" if how == "whole" else b"")
+        assert (await session.ask(filtered(taskIds=["t-0"]))).status == 401, "the index is dropped"
+
+
+async def test_a_task_seen_elsewhere_that_is_refused_fails_no_query_whose_session_was_cleared(
+    gateways: Gateways,
+) -> None:
+    going, asked_for = asyncio.Event(), asyncio.Event()
+    seen = task("t-1", status="completed")
+    refuses = False
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        if message["method"] == "tasks/list":
+            return answer(result(message["id"], page([])))
+        if message["method"] == "tasks/get" and not refuses:
+            return answer(result(message["id"], seen))
+        if message["method"] == "tasks/get":
+            asked_for.set()
+            await going.wait()
+            return answer({}, status=b"403 Forbidden")
+        return answer({}, status=b"401 Unauthorized")
+
+    async with rig_with(gateways, script) as rig:
+        assert (await Session(rig).ask(call("tasks/get", 1, taskId="t-1"))).status == 200
+        refuses, session = True, Session(rig)  # the same token, a new session
+        asking = rig.asking(session.request(filtered(status=["completed"])))
+        await asked_for.wait()
+        assert (await session.ask(call("tools/call", 2, name="x"))).status == 401
+        going.set()
+        assert ids(final(await asking)) == []
+
+
 # ---- a query that is wrong ----
 
 
