@@ -143,6 +143,9 @@ FOUND = {
         Setting(order="random", always_next=True, tasks="cwic"),
         (Delete(), Delete(), Query(), Wait(), Create(elsewhere=True), Wait(ticks=64), Query(ids=(0, 9))),
     ),
+    "a task that has gone and one of its id are counted": History(
+        Setting(ids_again=0), (Create(), Wait(66), Delete(), Wait(), Create(), Wait(66))
+    ),
     "a task that a caller finds again is put off: that denies nothing of it": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="403"), Get(), Fault(kind="429", method="tasks/get"), Query(), Wait()),

@@ -58,6 +58,9 @@ FAULTS: Final = faults({
     "a 401 drops nothing": (r"status == 401 or (?=\(status == 404)", ""),
     "an answer to what was asked before a 403 ends it": (r"(?<=if )asked > self\.refused(?=:)", "True"),
     # ---- what is counted ----
+    "a result under an id that is given again begins no life": (
+        r"(?<=elif )tool is not None(?=:.*\n\s+self\._lose\()", "False"
+    ),
     "late news of a task that has ended begins it again": (
         r"(?<=if )is_made(:\n\s+return) before\.is_counted.*", r"True\1 False"
     ),
@@ -140,6 +143,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "a 401 drops nothing": 19,
     "an answer to what was asked before a 403 ends it": "an answer to what was asked before a 403 comes after it",
     "late news of a task that has ended begins it again": 2,
+    "a result under an id that is given again begins no life": "a task that has gone and one of its id are counted",
     "each session that sees a task counts it": "a token is renewed after a task was made",
     "an answer that need not be read ends no task": 3,
     "an answer to a client ends a 403": "a client is served after a 403",
