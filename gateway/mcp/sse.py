@@ -17,6 +17,7 @@ import msgspec
 _BLANK: Final = re.compile(rb"(?:\n[\r\n]|\r\r)[\r\n]*+")
 _DATA_LINE: Final = re.compile(rb"data(?<![^\r\n]data)(?::[^\r\n]*+)?(?:\r\n|[\r\n])")
 _FIELD: Final = re.compile(rb"[\r\n][^:\r\n]")  # the end of a comment or an empty line, and the beginning of a field
+_ONLY: Final = re.compile(rb"(?:(?:event: message|id: [^\r\n]*)(?:\r\n|\n)){0,2}data: ([^\r\n]*)(?:\r\n\r\n|\n\n)")
 _BOM: Final = b"\xef\xbb\xbf"
 _RETRY_MS_MAX: Final = 10**15
 
@@ -250,6 +251,12 @@ def _last_end(data: bytes | bytearray, start: int, stop: int, only_lf: bool) -> 
     if at < 0:
         return -1
     return at + 3 if data[at + 1 : at + 3] == b"\r\n" else at + 2
+
+
+def only_data(stream: bytes) -> bytes | None:
+    """The data of the one event in a whole stream, a message, as servers write it; None if it is written otherwise."""
+    found = _ONLY.fullmatch(stream)
+    return None if found is None else found[1]
 
 
 def event(data: bytes) -> bytes:

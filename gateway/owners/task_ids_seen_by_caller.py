@@ -96,6 +96,9 @@ class Owners:
         for owner in owners:
             if (seen := self.stored.get(owner)) is None:
                 seen = SeenIds(owner)
+            elif not made and all(map(seen.__contains__, task_ids)):
+                self.stored.touch(seen, now.at)
+                continue
             is_open = made or len(seen) < seen.ids_max
             new = [i for i in task_ids if len(i) <= ID_CHARS_MAX and is_open and (made or i not in seen)]
             for task_id in new:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.header_fields import EVENT_STREAM, JSON
-from gateway.relay.body_taps import Inspector, Tap, tap_for
+from gateway.relay.body_taps import Inspector, Tap, inspected_at_once, tap_for
 from gateway.relay.http_caller import HttpCaller
 from gateway.transport.memory_budget import Reservation
 from gateway.upstream.connection_pool import Call
@@ -92,9 +92,16 @@ async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, respo
     if inspector is None or response.framing == "none":
         await _pump(exchange, response, Tap(exchange.note_error if kind == JSON else bytes))
         return
+    begun, limits = b"", caller.pool.limits
+    if response.body.is_whole and not inspector.edits and b"content-encoding" not in response.head.headers.by_name:
+        begun = response.body.take()
+        if inspected_at_once(inspector, begun, kind, limits):
+            await _pump(exchange, response, Tap(begun=begun))
+            return
     reservation = Reservation(exchange.connection.buffers)
     try:
-        await _pump(exchange, response, await tap_for(inspector, response, caller.pool.limits, reservation))
+        tap = await tap_for(inspector, response, limits, reservation)
+        await _pump(exchange, response, tap._replace(begun=begun) if begun else tap)
     except GatewayError:
         if kind != EVENT_STREAM:
             inspector.unread()  # it was cut short

@@ -46,6 +46,22 @@ class Tap(NamedTuple):
     is_edited: bool = False  # other bytes go on than came, or may
 
 
+def inspected_at_once(inspector: Inspector, body: bytes, kind: bytes, limits: Limits) -> bool:
+    """Inspect a small body that came whole, and goes on as it is. False if it needs a tap: nothing was inspected."""
+    is_stream = kind == EVENT_STREAM
+    if len(body) > min(
+        SMALL_BYTES_MAX, limits.inspected_event_bytes_max if is_stream else limits.inspected_body_bytes_max
+    ):
+        return False
+    if not is_stream:
+        inspector.message(body)
+    elif any(map(body.__contains__, inspector.marks)):
+        if (data := sse.only_data(body)) is None:
+            return False
+        inspector.message(data)
+    return True
+
+
 async def tap_for(inspector: Inspector, response: Response, limits: Limits, reservation: Reservation) -> Tap:
     """The tap by which an inspector gets a body. One that is edited is framed anew; JSON is held until it is whole."""
     bytes_max, is_stream = limits.inspected_body_bytes_max, response.head.kind == EVENT_STREAM

@@ -89,6 +89,10 @@ class SharedSession(Session):
                 self._tell(task_id, method)
         return mark
 
+    def mark_again(self, task_id: str, now: Moment) -> bool:
+        mark = self.marks.get(task_id)
+        return mark is not None and mark.told and not mark.denied and super().mark_again(task_id, now)
+
     def take(self, task: Task, told: Stamp, now: Moment) -> None:
         mark = self.marks.get(task.id)
         was_told = task.id in self.unlisted if mark is None else mark.told and not mark.denied

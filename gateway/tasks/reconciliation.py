@@ -121,6 +121,7 @@ class Marking:
     index: Index
     known: Known
     marks: Marks
+    gone: CountedIds[Stamp]
 
     def tell(self, task_id: str, raw: bytes, asked: Moment | None, now: Moment) -> None:
         """What passed shows a task in this state (empty: unknown), asked for then: renew its age, or mark it."""
@@ -162,6 +163,14 @@ class Marking:
         if mark is None:
             self.doubt(now)
         return mark
+
+    def mark_again(self, task_id: str, now: Moment) -> bool:
+        """A success names a task that is marked for another already: only when changes. False if more may change."""
+        mark = self.marks.get(task_id)
+        if mark is None or not mark.seen or mark.found or task_id in self.gone:
+            return False
+        mark.last = now.order
+        return True
 
     def find(self, task_id: str, at: Moment) -> None:
         """A task was shown elsewhere then: it is asked for once. There is room for its mark."""

@@ -308,13 +308,18 @@ class Sessions:
         is_same = task is not None and task.raw in data
         if self.lives is not None:
             self.lives.name(key, pending, data, task if is_same else None)
-        if session is not None and task is not None and pending.asked is not None and is_same:
-            now = self.now()
+        if task_id is None:
+            return
+        now = self.now()
+        if session is not None and task is not None and is_same:
             session.renew(task, pending.asked, now)
-            self._seen.note(session.owners, (task.id,), now)
-            self._stored.touch(session, now.at)
-        elif task_id is not None:
+        elif (
+            session is None or not pending.shows_task or key in self._unaccepted or not session.mark_again(task_id, now)
+        ):
             self.observe(key, task_observations.of_success(pending.request, task_id), pending.asked)
+            return
+        self._seen.note(session.owners, (task_id,), now)
+        self._stored.touch(session, now.at)
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         if self.servers.filters_natively(key):

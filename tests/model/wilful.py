@@ -69,7 +69,7 @@ FAULTS: Final = faults({
         r"if known is not None:\n\s+self\.told\(key, \(known,\)\)\n\s+elif pending\.shows_task:", "if False:"
     ),
     "an answer to a client ends a 403": (
-        r"now = self\.now\(\)(?=\n\s+session\.renew\()", "now = self.now(); session.known.refused = 0"
+        r"(?=session\.renew\(task, pending)", "session.known.refused = 0; "
     ),
 })  # fmt: skip
 

@@ -71,6 +71,25 @@ def test_a_query_waits_for_a_mark_that_began_before_it() -> None:
     assert (record.due(29), record.due(30)) == ([], ["t"])
 
 
+@pytest.mark.parametrize("before", ["nothing", "denied", "seen", "found", "gone"])
+def test_a_task_that_is_marked_again_is_marked_as_it_would_be(before: str) -> None:
+    once, again = Record(), Record()
+    for record in (once, again):
+        match before:
+            case "denied":
+                record.mark("a", at(1), seen=False)
+            case "seen" | "gone":
+                record.mark("a", at(1))
+            case "found":
+                record.find("a", at(1))
+        if before == "gone":
+            record.gone.put("a", stamp(1, 1))
+    once.mark("a", at(2))
+    assert again.mark_again("a", at(2)) is (before == "seen"), "else more changes than when"
+    if before == "seen":
+        assert again.marks == once.marks
+
+
 def test_too_many_marks_are_a_doubt() -> None:
     record = Record()
     for number in range(MARKS_MAX + 1):

@@ -260,3 +260,32 @@ def test_comments_taken_early_change_nothing(stream: bytes, where: list[int]) ->
             out += b"".join(e.raw for e in came) + parser.take_comments()
         assert out + parser.rest() == stream
         assert heard(events) == standard(stream)
+
+
+FIELDS = (
+    b"event: message",
+    b"event: other",
+    b"id: 7",
+    b"id: ",
+    b"data: {}",
+    b"data: ",
+    b"data:{}",
+    b"data",
+    b": c",
+    b"",
+)
+written = st.lists(st.tuples(st.sampled_from(FIELDS), st.sampled_from((b"\n", b"\r\n", b"\r"))), max_size=6)
+
+
+@given(written)
+@example([(b"event: message", b"\r\n"), (b"data: {}", b"\r\n"), (b"", b"\r\n")])
+@example([(b"id: 7", b"\n"), (b"data: {}", b"\n"), (b"", b"\n")])
+def test_what_is_read_of_a_whole_stream_at_once_is_what_the_standard_reads(lines: list[tuple[bytes, bytes]]) -> None:
+    stream = b"".join(line + end for line, end in lines)
+    if (data := sse.only_data(stream)) is not None:
+        (heard,) = standard(stream)
+        assert (heard.data, heard.is_message) == (data, True)
+    is_usual = len({end for _, end in lines}) == 1 and re.fullmatch(
+        rb"(event: message\n)?(id: 7\n)?data: {}\n\n", stream.replace(b"\r\n", b"\n")
+    )
+    assert data == b"{}" or not is_usual, "as servers write it"
