@@ -138,6 +138,7 @@ def named(*task_ids: str) -> Query:
 # The least that is enough.
 TABLE: dict[str, Case] = {
     "crawled exactly max_age ago": Case(crawled(NOW - 1), FRESH),
+    "as many unknown tasks are named as there are pages": Case(crawled(OLD, pages=2), CRAWL, query=named("n1", "n2")),
     "crawled exactly full_crawl_interval ago": Case(crawled(NOW - 60), LOOK, tasks=DONE),
     "looked at and asked a moment ago": Case(crawled(OLD, new_as_of=RECENT, live_as_of=RECENT), FRESH),
     "as many requests as pages": Case(crawled(OLD, pages=4), CRAWL),
@@ -172,6 +173,13 @@ TABLE: dict[str, Case] = {
     "a task is named that is known to be gone": Case(crawled(OLD, gone={"x": RECENT}), FRESH, query=named("x")),
     "a task is named where nothing is known": Case(UNKNOWN, asks("x"), tasks=[], query=named("x")),
 }
+
+
+def test_the_reason_is_right_where_the_page_of_new_tasks_was_not_found() -> None:
+    record = crawled(OLD).record(LIVE)
+    record.known.fail_tail()
+    assert planning.plan(record, Query(), moment(NOW), AGES).reason == "reading all pages costs no more"
+    assert planning.plan(Record(), Query(), moment(NOW), AGES).reason == "nothing is known yet"
 
 
 @pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
