@@ -126,8 +126,8 @@ def _all_pages(record: Record, need: Need) -> Plan | None:
     """The plan to read all pages, as the last time is too long ago; None if less is enough."""
     known, crawled = record.known, record.known.crawled.as_of
     if not crawled.order:
-        is_lost = bool(known.crawled.came)  # the page where new tasks appear
-        return Plan("reading all pages costs no more" if is_lost else "nothing is known yet", crawl=True)
+        tail_failed = bool(known.crawled.came)  # the page where new tasks appear was not found
+        return Plan("reading all pages costs no more" if tail_failed else "nothing is known yet", crawl=True)
     if crawled.at < need.oldest_crawl_s:
         return Plan("full_crawl_interval is over", crawl=True)
     if crawled.order <= need.doubted:
