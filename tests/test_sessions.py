@@ -76,6 +76,9 @@ def test_a_late_refusal_of_the_server_before_a_reload_drops_nothing_of_the_new_o
         new = stored(store, KEY)
         store.refuse_own(old, 401)
         assert (store.find(KEY), list(new.marks)) == (new, ["t-1"])
+        old.mark("t-1", Moment(1, 1.0))
+        store.refuse_own(old, 401)
+        assert (list(old.marks), list(new.marks)) == ([], ["t-1"]), "each server's own"
         store.refuse_own(new, 401)
         assert not new.marks
 
@@ -261,3 +264,15 @@ async def test_who_joins_what_its_last_reader_has_just_given_up_asks_anew() -> N
     await ask.join(outbox())
     assert task is not None
     assert task.cancelled()
+
+
+def test_what_initialize_said_stays_while_a_client_polls_a_task_that_no_query_has_asked_for() -> None:
+    clock = Clock()
+    store = sessions(clock)
+    store.servers.note(KEY, Server(True, ("tools/call",)))
+    request = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t-1"}}')
+    assert request is not None
+    for _ in range(26 * 6):
+        clock.now += 600
+        store.name(KEY, begin(request, store.now()), b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t-1"}}')
+    assert store.servers.get(KEY, is_use=False) is not None

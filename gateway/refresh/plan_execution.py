@@ -109,10 +109,11 @@ class Refresh(ABC):
         try:
             response = await self._answer_about(task_id)
         except UpstreamRefused as refused:
-            if refused.status in (401, 429) or (self._is_same and not session.put_off(task_id, asked.order)):
+            is_cleared = session.known is not self._known
+            if refused.status in (401, 429) or not (is_cleared or session.put_off(task_id, asked.order)):
                 self._crawler.refusals.append(refused.status)
                 raise  # a 429 denies nothing
-            if self._is_same:
+            if not is_cleared:
                 session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
             response = None
         except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:

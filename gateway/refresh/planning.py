@@ -78,12 +78,13 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[
         return ACCESS_CHECK
     need = need_of(record, came, ages)
     ids, unlisted, seeks = query.task_ids, record.unlisted, False
-    if ids is not None and known.asks_by_id and max(map(len, ids), default=0) <= MARKED_ID_CHARS_MAX:
+    if ids is not None and known.asks_by_id:
         named = [i for i in ids if not _is_settled(record, i, need) and owns(i)]
         # A crawl also tells whether an unknown task is of this session: that is worth one request.
         seeks = any(index.get(i) is None for i in named)
         asked = len(named) + seeks
-        if known.outgrown or asked <= (known.pages or _COLD_IDS_MAX):
+        is_short = max(map(len, ids), default=0) <= MARKED_ID_CHARS_MAX
+        if is_short and (known.outgrown or asked <= (known.pages or _COLD_IDS_MAX)):
             return Plan("only the tasks that are named", tasks=named)
     crawled = known.crawled.as_of
     is_crawled = need.met(crawled)

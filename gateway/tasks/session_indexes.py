@@ -35,6 +35,7 @@ from gateway.tasks.single_flight import InFlightRequests
 _SESSION_OVERHEAD_BYTES: Final = 4096
 CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
 CAPABILITIES_IDLE_S: Final = 24 * 3600.0
+_RENEW_S: Final = 3600.0
 
 
 class Session(Record, Storable[Key]):
@@ -49,6 +50,7 @@ class Session(Record, Storable[Key]):
         self._found_to: dict[OwnerKey, int] = {}  # which of the ids that each owner has seen have been marked here
         self.in_flight = InFlightRequests()
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
+        self.renews_at = 0.0  # the use of what `initialize` said
 
     @property
     def size_bytes(self) -> int:
@@ -318,6 +320,10 @@ class Sessions:
         ):
             self.observe(key, task_observations.of_success(pending.request, task_id), pending.asked)
             return
+        if now.at >= session.renews_at:  # what `initialize` said is in use too; to look it up each time takes long
+            if self.servers.filters_natively(key):
+                return
+            session.renews_at = now.at + _RENEW_S
         self._seen.note(session.owners, (task_id,), now)
         self._stored.touch(session, now.at)
 
@@ -358,8 +364,12 @@ class Sessions:
 
     def refuse_own(self, session: Session, status: int) -> None:
         """The same of an own request. After a reload the key may be that of another server's session."""
-        is_its = self.find(session.key) in (None, session)
-        if is_its and self.refuse(session.key, status, "tasks/list") is Access.DROPPED:
+        key = session.key
+        if self.find(key) in (None, session):
+            access = self.refuse(key, status, "tasks/list")
+        else:
+            access = access_after(status, "tasks/list", bool(key.session))
+        if access is Access.DROPPED:
             session.clear()
 
     def drop(self, key: Key) -> None:

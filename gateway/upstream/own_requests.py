@@ -103,7 +103,8 @@ class HttpChannel:
 
     async def _check(self, response: Response, raw_id: bytes) -> None:
         if not 200 <= response.status < 300:
-            body, status, headers = await self._refusal(response), response.status, response.headers
+            status, headers = response.status, response.headers
+            body = await (self._refusal if status in (401, 403, 404) else self._whole)(response)
             location, said = headers.get(b"location") or b"", ""
             if status != 404 or b"mcp-session-id" not in self._headers:  # else the session has ended
                 said = self._misplaced(status, location)
@@ -113,7 +114,7 @@ class HttpChannel:
             raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
 
     async def _refusal(self, response: Response) -> bytes:
-        """The body of a refusal. Empty if it breaks off, is too large or too slow: the status counts all the same."""
+        """The body of a refusal. Empty if it breaks off, is too large or too slow: the status counts (DESIGN 7.4)."""
         with suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(_REFUSAL_S):
                 return await self._whole(response)

@@ -190,6 +190,18 @@ async def test_a_refusal_counts_whose_body_does_not_come_whole(gateways: Gateway
         assert (await session.ask(filtered(taskIds=["t-0"]))).status == 401, "the index is dropped"
 
 
+async def test_a_502_that_breaks_off_is_asked_for_again(gateways: Gateways) -> None:
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        if len(rig.upstream.requests) > 1:
+            return answer(result(body(asked)["id"], page([task("t-1")])))
+        await peer.send(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 200\r\n\r\nxx")
+        await peer.close()
+        return None
+
+    async with rig_with(gateways, script) as rig:
+        assert ids(final(await Session(rig).ask(filtered(status=["working"])))) == ["t-1"]
+
+
 async def test_a_task_seen_elsewhere_that_is_refused_fails_no_query_whose_session_was_cleared(
     gateways: Gateways,
 ) -> None:

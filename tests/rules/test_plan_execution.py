@@ -141,6 +141,22 @@ async def test_each_end_of_a_refresh(kind: str, event: str) -> None:
             assert len(place.session.index) == 0
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_refusal_drops_the_index_though_the_ask_was_given_up(kind: str, status: int) -> None:
+    place = Place(kind)
+    asked = place.sessions.now()
+    place.session.take(task.parse(TASKS[1]), Stamp(asked, asked.order, place.sessions.now().order), asked)
+
+    async def server(place: Place) -> bytes:
+        place.single.is_given_up = True
+        return await refused(status)(place)
+
+    place.server = server
+    assert isinstance(await place.run(), UpstreamRefused)
+    assert len(place.session.index) == 0
+
+
 @pytest.mark.parametrize("kind", ["crawl", "look"])
 async def test_a_session_that_is_too_large_is_left_empty_and_remembers_it(kind: str) -> None:
     place = Place(kind)

@@ -139,6 +139,9 @@ def named(*task_ids: str) -> Query:
 TABLE: dict[str, Case] = {
     "crawled exactly max_age ago": Case(crawled(NOW - 1), FRESH),
     "as many unknown tasks are named as there are pages": Case(crawled(OLD, pages=2), CRAWL, query=named("n1", "n2")),
+    "an unknown task is named beside an id that is too long to be asked for": Case(
+        crawled(OLD), CRAWL, query=named("n1", "d1", "n" * 257)
+    ),
     "crawled exactly full_crawl_interval ago": Case(crawled(NOW - 60), LOOK, tasks=DONE),
     "looked at and asked a moment ago": Case(crawled(OLD, new_as_of=RECENT, live_as_of=RECENT), FRESH),
     "as many requests as pages": Case(crawled(OLD, pages=4), CRAWL),
