@@ -155,10 +155,9 @@ class SharedSession(Session):
             self._store.add(self.key, entries_of(filter(None, map(index.get, some))))
             yield
         marks = [(i, mark) for i, mark in self.marks.items() if (mark.told or mark.denied) and may_be_told(i)]
-        absent = [(i, mark) for i, mark in marks if mark.told and index.get(i) is None]
-        for pairs in _slices(absent):
-            there = [entry_of(i, mark.method or index.method_of(i)) for i, mark in pairs]
-            self._store.add(self.key, there)
+        there = [(i, mark) for i, mark in marks if mark.told and (index.get(i) is None or mark.method is not None)]
+        for pairs in _slices(there):
+            self._store.add(self.key, [entry_of(i, mark.method or index.method_of(i)) for i, mark in pairs])
             yield
         denied = [i for i, mark in marks if mark.denied]
         for some in _slices([*denied, *(i for i in self.gone if may_be_told(i))]):

@@ -60,6 +60,10 @@ def played_here() -> list[h.History]:
         h.Wait(66),
     )
     fixed += [h.History(h.Setting(order="nothing", ids_again=0), (*events, *again)) for events in (known, heard)]
+    methods = h.Setting(methods=3, delays=((1, 16), (70, 70), (1, 140)), tasks="w", full_crawl_interval=640)
+    made = (h.Create(), h.Query(), h.Create(form="bomb"), h.Create(form="coding"), h.Wait(63), h.Clock(by_s=-3600))
+    told = (h.Switch(), h.Store("stopped"), h.Switch(), h.Wait(130), h.Store(), h.Wait(200), h.Query(methods=(1,)))
+    fixed += [h.History(methods, (*made, *told, h.Switch()))]
     return [*fixed, *map(FleetWorld.drawn, range(HISTORIES))]
 
 
