@@ -110,7 +110,8 @@ class Marks(CountedIds[Mark]):
         if asked > mark.last:
             self.drop(task_id)
             return
-        mark.first = max(mark.first, asked)
+        if mark.first != _ALL:  # else answers overlapped, and every query waits for one that was asked for since
+            mark.first = max(mark.first, asked)
         if asked > mark.made:
             mark.made, mark.method = 0, None
 

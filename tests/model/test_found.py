@@ -14,6 +14,7 @@ from tests.model.history import (
     Fault,
     Get,
     History,
+    Page,
     Query,
     Reload,
     Renew,
@@ -145,6 +146,15 @@ FOUND = {
     ),
     "a task that has gone and one of its id are counted": History(
         Setting(ids_again=0), (Create(), Wait(66), Delete(), Wait(), Create(), Wait(66))
+    ),
+    "an answer that was asked for before two overlapped settles nothing": History(
+        Setting(max_age=1, order="random", per_page=1, always_next=True, tasks="i",
+                delays=((40, 5), (8, 2), (1, 3), (2, 5), (2, 1), (2, 1), (5, 16), (1, 5), (40, 2), (2, 40), (2, 16),
+                        (16, 70))),
+        (Query(), Query(s=1), Wait(ticks=16), Page(), Page(), Page(), Page(), Page(), Query(s=1), Query(),
+         Wait(ticks=63), Query(s=1), Wait(ticks=3), Wait(), Query(s=1), Wait(ticks=3), Query(), Page(), Get(),
+         Query(ids=(-2,)), Wait(ticks=2), Query(ids=(-2,)), Wait(ticks=16), Page(), Wait(ticks=3), Query(),
+         Wait(ticks=3), Update(status=1), Query()),
     ),
     "a task that a caller finds again is put off: that denies nothing of it": History(
         Setting(order="nothing"),
