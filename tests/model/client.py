@@ -500,7 +500,8 @@ class Client:
         if method == "tasks/result":
             meta = msgspec.json.decode(message.result)["_meta"]
             ended = session.find(params["taskId"], meta["createdAt"])
-            is_behind = self._setting.skew_s < 0  # what is made elsewhere seems to be made before this was asked for
+            # What is made elsewhere seems to be made before this was asked for.
+            is_behind = self._setting.skew_s < 0 or self._setting.coarse
             if ended is not None and (resumed or is_behind):  # the gateway cannot tell when it was asked for
                 for later in session.lives(ended.id):
                     later.may_seem_ended |= later.born > ended.born and (resumed or later.answered is None)
