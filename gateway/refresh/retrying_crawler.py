@@ -45,7 +45,7 @@ class ListPage(msgspec.Struct):
 class Crawler:
     """Asks the upstream in the name of one caller. `requests` is the number of requests made.
 
-    `refusals` are the statuses by which pages were refused, in the order in which they came.
+    `refusals` are the statuses by which pages were refused, and single tasks that nothing puts off (plan_execution.py).
     """
 
     def __init__(
@@ -173,7 +173,8 @@ class Crawler:
                     raise
             except UpstreamRefused as refused:
                 if refused.retry_after_s is None:
-                    self.refusals += [refused.status] if method == "tasks/list" else []
+                    if method == "tasks/list":
+                        self.refusals.append(refused.status)
                     raise
                 resumes_at = self._loop.time() + max(_PAUSE_MIN_S, refused.retry_after_s)
                 if resumes_at >= ends_at:

@@ -22,7 +22,7 @@ MARKS_MAX: Final = 10_000  # of a session; beyond them everything is in doubt
 GONE_MAX: Final = 30_000  # tasks of a session, the newest ones: more than a query can name (`CRITERIA_BYTES_MAX`)
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
 FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
-_MARK_BYTES: Final = 250  # of a mark or of a gone task beside its id, at most (tests/rules/test_freshness.py)
+_MARK_BYTES: Final = 250  # of a mark or of a gone task beside its id, at most (tests/rules/test_reconciliation.py)
 _UNLISTED_BYTES: Final = 100  # of the place of an unlisted task
 _ALL: Final = 0  # as `Mark.first`: every query waits
 

@@ -54,7 +54,7 @@ class Child(Served):
 
 @contextlib.asynccontextmanager
 async def child(core: int | None, module: str, *arguments: str) -> AsyncIterator[Child]:
-    """Run `python -m tests.bench.MODULE`, a process that speaks as child_process.py says."""
+    """Run `python -m tests.bench.MODULE`, a process that speaks as child.py says."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"tests.bench.{module}", *arguments),
         stdin=PIPE,
