@@ -110,8 +110,9 @@ class Marks(CountedIds[Mark]):
         if asked > mark.last:
             self.drop(task_id)
             return
-        if mark.first != _ALL:  # else answers overlapped, and every query waits for one that was asked for since
-            mark.first = max(mark.first, asked)
+        if mark.first == _ALL:  # answers overlapped: every query waits for one that was asked for since
+            return
+        mark.first = max(mark.first, asked)
         if asked > mark.made:
             mark.made, mark.method = 0, None
 
@@ -361,8 +362,8 @@ class Record(Marking):
         if not self.unlisted:
             known.live_as_of = known.unlisted_as_of = began
         for task_id, mark in list(self.marks.items()):
-            if not known.asks_by_id and (mark.first != _ALL or told.asked > mark.last):
-                self.marks.settle(task_id, told.asked)  # else its answers overlap
+            if not known.asks_by_id:
+                self.marks.settle(task_id, told.asked)
             elif not mark.seen and self.index.get(task_id) is None:
                 self.marks.drop(task_id)
         for task_id, gone in list(self.gone.items()):
