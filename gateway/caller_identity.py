@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from ipaddress import IPv6Address, ip_address
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -37,7 +37,17 @@ _NO_IDENTITY: Final = _OF_ONE_MESSAGE.union(
     b"x-instana-s x-instana-l singularityheader uber-trace-id jaeger-debug-id ot-tracer-traceid "
     b"ot-tracer-spanid ot-tracer-sampled sw8 sw8-x".split()
 )
-_CREDENTIALS: Final[tuple[str, ...]] = ("authorization", "cookie")  # the first that is there has the rate limit
+# Cookies of balancers, and of guards against bots. docs/fields.md has each with its source. Their values have nothing
+# in which another reader could find a second cookie.
+_OF_BALANCERS: Final = re.compile(
+    rb"(?:AWSALB|AWSALBCORS|AWSALBTG.*|AWSALBAPP-.*|AWSELB.*|aws-waf-token|ARRAffinity.*|ApplicationGatewayAffinity.*"
+    rb"|ASLBSA.*|GCLB|GCILB|__cf_bm|__cflb|__cfruid|_cfuvid|cf_clearance|SERVERID|lb|INGRESSCOOKIE|BIGipServer.*"
+    rb"|visid_incap_.*|incap_ses_.*|nlbi_.*|_abck|ak_bmsc|bm_mi|bm_sv|bm_sz|datadome|acw_tc|DO-LB|NB_SRVID"
+    rb"|X-Oracle-BMC-LBS-Route|__VCAP_ID__|heroku-session-affinity)".replace(b".*", rb"[\w.~-]*")
+    + rb'=("?)[!#-+\--:<-\[\]-~]*\1'
+)
+_QUOTED: Final = re.compile(rb'[^"=\\]*="[^"\\]*"')  # a cookie whose value is between quotes, for every reader
+_CREDENTIALS: Final = (b"authorization", b"cookie")  # the first that is there has the rate limit
 _OF_ONE_TOKEN: Final = (b"bearer", b"basic")  # schemes: servers read no word behind their token
 # Fields that prove, or pay for, a single request (RFC 9449, RFC 9421, RFC 9635, oauth2-proxy, x402), and schemes of
 # `Authorization` that do, draft-ryan-httpauth-payment included; so does a value with a parameter that only they have.
@@ -54,7 +64,7 @@ class Who(NamedTuple):
     """Who asks. Equal identities are one caller."""
 
     identity: bytes  # a digest of all fields that tell who asks
-    kin: bytes = b""  # the same without `Authorization`: a renewed token makes another identity, and no other kin
+    kin: bytes = b""  # the same without `_CREDENTIALS`: renewed ones make another identity, and no other kin
     has_credentials: bool = False  # so that one identity is one caller in every session
 
 
@@ -87,23 +97,38 @@ def is_of_one_message(name: bytes) -> bool:
     return name in _OF_ONE_MESSAGE or name.startswith(_OF_ONE_MESSAGE_BEGIN)
 
 
+def _read(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The fields, names in lower case. `Cookie` lacks the cookies of balancers; if none is left it is not there.
+
+    It keeps all if it has a quote of another kind: to some readers a semicolon between quotes ends no cookie.
+    """
+    for name, value in headers:
+        low = name.lower()
+        if low == b"cookie":
+            pairs = [pair.strip(b" \t") for pair in value.split(b";")]
+            if all(b'"' not in pair or _QUOTED.fullmatch(pair) for pair in pairs):
+                value = b"; ".join(pair for pair in pairs if not _OF_BALANCERS.fullmatch(pair))
+        if value or low != b"cookie":
+            yield low, value
+
+
 def telling(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> list[tuple[bytes, bytes]]:
     """The fields that can carry an identity, names in lower case: those named in `only`, else all that can."""
     if only is not None:
         named = {name.lower().encode() for name in only}
-        return [(low, value) for name, value in headers if (low := name.lower()) in named]
+        return [field for field in _read(headers) if field[0] in named]
     return [
-        (low, value)
-        for name, value in headers
-        if (low := name.lower()) not in _NO_IDENTITY and not low.startswith(_OF_ONE_MESSAGE_BEGIN)
+        field
+        for field in _read(headers)
+        if field[0] not in _NO_IDENTITY and not field[0].startswith(_OF_ONE_MESSAGE_BEGIN)
     ]
 
 
 def who(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> Who:
     """Who asks, by the fields that tell it, as `telling` has them. Those in `only` are credentials by their choice."""
     fields = sorted(telling(headers, only), key=itemgetter(0))  # the order of repeated fields may matter
-    kin = [field for field in fields if field[0] != b"authorization"]
-    has_credentials = bool(fields) if only is not None else any(name.decode() in _CREDENTIALS for name, _ in fields)
+    kin = [field for field in fields if field[0] not in _CREDENTIALS]
+    has_credentials = bool(fields) if only is not None else len(kin) < len(fields)
     return Who(_digest_of(fields), _digest_of(kin), has_credentials)
 
 
@@ -137,11 +162,12 @@ def rate_limit_key(
     that stands there twice: servers read one of them, and a client can invent the other. So for an `Authorization` that
     is another for each request.
     """
-    fields = [(low, _as_read(low, value)) for name, value in headers if (low := name.lower())]
+    fields = [(name, _as_read(name, value)) for name, value in _read(headers)]
     names = [name.decode("latin-1") for name, _ in fields]
-    first = [name for name in _CREDENTIALS if name in names][:1]
+    credentials = [name.decode() for name in _CREDENTIALS]
+    first = [name for name in credentials if name in names][:1]
     only = first if identity_headers is None else [name.lower() for name in identity_headers]
-    is_doubled = any(name in _CREDENTIALS and names.count(name) > 1 for name in only)
+    is_doubled = any(name in credentials and names.count(name) > 1 for name in only)
     is_new = "authorization" in only and any(name == b"authorization" and _proves(value) for name, value in fields)
     if is_doubled or is_new or (identity_headers is None and not only):
         return _digest(network(address))

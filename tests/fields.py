@@ -6,16 +6,16 @@ from typing import Final
 
 
 def _tables() -> list[list[bytes]]:
-    """The fields of each table, in lower case; `*` stands for any ending."""
+    """The names in each table; `*` stands for any ending."""
     found = []
     for part in (Path(__file__).parent.parent / "docs/fields.md").read_text().split("\n## ")[1:]:
         head, _, *rows = (line.split(" | ") for line in part.splitlines() if line.startswith("|"))
         cells = [cell for row in rows for cell in row[: len(head) - 1]]  # the last one has the sources
-        found.append([name.lower().encode() for cell in cells for name in re.findall(r"`([^`]+)`", cell)])
+        found.append([name.encode() for cell in cells for name in re.findall(r"`([^`]+)`", cell)])
     return found
 
 
 _TABLES: Final = _tables()
-STANDING: Final = _TABLES[0]  # of the connection, of caches, of the program, of the session
-OF_ONE: Final = _TABLES[1]  # of one message
-IDS: Final = _TABLES[2]  # of requests and traces
+# In lower case: of the connection, of caches, of the program, of the session; of one message; of requests and traces.
+STANDING, OF_ONE, IDS = ([name.lower() for name in names] for names in _TABLES[:3])
+COOKIES: Final = _TABLES[3]  # of balancers

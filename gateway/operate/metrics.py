@@ -49,7 +49,7 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     "crawl_pages": ("Pages of tasks/list that crawls read.", "upstream"),
     "spared_requests": ("Requests that paging by hand would have cost beyond those made.", "upstream"),
     "spared_bytes": ("Bytes of task lists that clients did not have to fetch.", "upstream"),
-    "drifting_requests": ("Requests of another caller each, in sessions whose credential stays.", "upstream"),
+    "drifting_requests": ("Requests of another caller each, in sessions whose Authorization stays.", "upstream"),
     "failures": ("Requests that got an error of the gateway's.", "upstream kind"),
     "jsonrpc_errors": ("JSON-RPC errors that clients got, the gateway's own included.", "upstream code"),
     "connections_refused": ("Connections of clients that were not served.", "why"),

@@ -1,16 +1,16 @@
-"""The ids of tasks that answers have shown to a caller: he finds them with a renewed token, or in a new session.
+"""The ids of tasks that answers have shown to a caller: he finds them with renewed credentials, or in a new session.
 
 In: ids that an answer to a caller has shown, or that the server denies him. Out: the ids to ask for.
 Always: each is asked for in the caller's own name, and what the server denies is not shown (DESIGN 7.12). Two callers
 share ids if they are of one owner:
 
     owner                                                                         keeps the newest
-    the callers of one session whose identities differ in `Authorization` alone   10,000
+    the callers of one session whose identities differ in credentials alone       10,000
     the callers of one identity, in any session, if they have credentials         1,000
 
 An owner that is full takes in new tasks alone. A denied id is not asked for again by credentials: some servers give a
-task to one session alone. In a session another token may be another user: it loses what is denied to one who had it, or
-three times.
+task to one session alone. In a session other credentials may be another user's: it loses what is denied to one who had
+it, or three times.
 """
 
 from collections import Counter

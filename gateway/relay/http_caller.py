@@ -136,9 +136,7 @@ class HttpCaller:
             return
         self._is_accepted = True
         drift, fields = self.pool.context.drift, telling(self.headers, self.upstream.identity_headers)
-        fields_by_name = self.headers.by_name
-        credential = fields_by_name.get(b"authorization") or fields_by_name.get(b"cookie")
-        session = self.key.of_all, hash(credential)
+        session = self.key.of_all, hash(self.headers.get(b"authorization"))
         self.drifts = drift.note(session, self.key.identity, fields, time())
         if self.drifts and drift.news():
             hint = "identity_headers names the fields that tell who asks: see docs/troubleshooting.md"

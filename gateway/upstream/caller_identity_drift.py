@@ -1,4 +1,4 @@
-"""Identities that drift: in one session, with one credential, each request is another caller (DESIGN 7.11).
+"""Identities that drift: in one session, with one `Authorization`, each request is another caller (DESIGN 7.11).
 
 In: the callers whom an upstream has answered below 400, and the time. Out: the names of the header fields that differ.
 Always: no value of a field is kept, only hashes; `_SESSIONS_MAX` sessions, and `_FIELDS_MAX` fields of each. A session
@@ -36,7 +36,7 @@ class IdentityDrift:
         self.sessions: OrderedDict[object, _Seen] = OrderedDict()  # the one that came longest ago first
 
     def note(self, session: object, identity: bytes, fields: list[tuple[bytes, bytes]], now: float) -> bool:
-        """Note a request of a session with its credential. Returns whether it drifts; `names` says in which fields."""
+        """Note a request of a session. Returns whether it drifts; `names` says in which fields."""
         if len(fields) > _FIELDS_MAX:
             return False
         last = self.sessions.get(session)

@@ -3,12 +3,15 @@
 import asyncio
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from aiohttp import ClientSession, DummyCookieJar, web
+from aiohttp.test_utils import TestServer
 from mcp import types
 
 from tests.forked import forked
@@ -19,6 +22,7 @@ from tests.real.conftest import (
     Place,
     Runner,
     Wire,
+    bare_http,
     eventually,
     ids_of,
     instant,
@@ -112,6 +116,54 @@ async def test_another_session_does_not_see_the_tasks(fastmcp: Place, wire: Wire
         await asyncio.sleep(1.1)  # longer than max_age
     assert ids_of(await wire.tasks({"taskIds": [task_id]})) == [task_id]
     await release(wire, "mine")
+
+
+@asynccontextmanager
+async def renewing(cookie: str, server: Place) -> AsyncIterator[tuple[str, list[str]]]:
+    """A balancer before a server: each answer sets a cookie to a new value. Yields its address, and what came up."""
+    came: list[str] = []
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        came.append(request.headers.get("Cookie", ""))
+        url, headers = f"{server.server.origin}{request.raw_path}", {**request.headers, "Accept-Encoding": "identity"}
+        async with client.request(request.method, url, data=await request.read(), headers=headers) as answer:
+            skipped = {"Content-Length", "Transfer-Encoding", "Connection", "Date", "Server"}
+            fields = {name: value for name, value in answer.headers.items() if name.title() not in skipped}
+            response = web.StreamResponse(status=answer.status, headers=fields)
+            response.headers["Set-Cookie"] = f"{cookie}={len(came)}+/=; Path=/"
+            await response.prepare(request)
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
+        return response
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", forward)
+    async with ClientSession(cookie_jar=DummyCookieJar()) as client, TestServer(app, host="127.0.0.1") as balancer:
+        yield f"http://127.0.0.1:{balancer.port}/mcp", came
+
+
+@pytest.mark.parametrize("own_tasks", [False, True])
+@pytest.mark.parametrize("cookie", ["AWSALB", "login"])
+async def test_a_cookie_that_is_new_in_each_answer_hides_no_task(
+    fastmcp: Place, runner: Runner, cookie: str, own_tasks: bool
+) -> None:
+    """Each request is of another caller otherwise. `login`: a framework renews what tells the caller (DESIGN 7.13)."""
+    async with renewing(cookie, fastmcp) as (url, came), bare_http() as http:
+        given: Json = {"upstreams": [{"name": "real", "url": url}], "guards": {"own_tasks": own_tasks}}
+        with runner.configured(**given) as gateway:
+            gateway.wait()
+            wire, _ = await Wire(f"{gateway.origin}/mcp", http).initialize()
+            name = f"{cookie} {own_tasks}"
+            task_id, asked = await work(wire, name), len(came)
+            for criteria in ({"status": ["working"]}, {"taskIds": [task_id]}, {"order": "asc"}) * 4:
+                assert ids_of(await wire.tasks(criteria)) == [task_id]
+                assert (await wire.post("ping")).status == 200
+            assert len(came) - asked <= 12 + 6 or cookie == "login", "pings, and a few questions: not a crawl for each"
+            assert (await wire.post("tasks/get", {"taskId": task_id})).result["status"] == "working"
+            passed = [value for value in came if value]
+            assert {*passed} == {f"{cookie}={n}+/=" for n in range(1, 99)} & {*passed} and len({*passed}) > 12
+            await release(wire, name)
+            await settled(wire, task_id, "completed")
 
 
 async def test_the_client_of_fastmcp_works_with_tasks_as_ever(fastmcp: Place) -> None:

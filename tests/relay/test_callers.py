@@ -75,9 +75,18 @@ async def test_whatever_is_asked_of_tasks_drifts(gateways: Gateways, asked: Json
         assert (await seen(rig))[::2] == (1, [["x-odd"]])
 
 
+async def test_a_renewed_cookie_drifts_without_authorization_too(gateways: Gateways) -> None:
+    async with rig_with(gateways, ONE_PAGE, log=LOG) as rig:
+        for number in range(3 * MIN):
+            await rig.ask(rig.post(filtered(), b"Cookie: session=s3cr3t-%d" % number))
+        assert (await seen(rig))[::2] == (2 * MIN + 1, [["cookie"]])
+        assert "s3cr3t" not in rig.gateway.log
+
+
 NO_DRIFTS: dict[str, tuple[Script, list[bytes]]] = {
     "a renewed token": (ONE_PAGE, [b"Mcp-Session-Id: s", b"authorization: a %d"]),
-    "a renewed cookie": (ONE_PAGE, [b"Mcp-Session-Id: s", b"Cookie: session=%d"]),
+    "a balancer's cookie": (ONE_PAGE, [b"Mcp-Session-Id: s", b"Cookie: AWSALB=%d"]),
+    "a balancer's cookie beside another": (ONE_PAGE, [b"Mcp-Session-Id: s", b"Cookie: sid=ada; SERVERID=%d"]),
     "no session": (ONE_PAGE, [b"Authorization: Bearer shared", b"X-User: %d"]),  # as many users as requests
     "a refusal": (says(response(b"", status=b"401 Unauthorized")), [b"Mcp-Session-Id: s", b"X-Odd: %d"]),
 }
@@ -273,6 +282,7 @@ BOB = ADA._replace(token=b"Bearer bob.1")
 HOST = Asks(token=b"Bearer host")  # it speaks for many users with one token
 NAMED, OTHER_NAME = HOST._replace(user=b"ada"), HOST._replace(user=b"bob")
 BROWSER = Asks(cookie=b"sid=ada")
+BALANCED = Asks(cookie=b"lb=1; sid=ada")
 NOBODY = Asks()
 
 
@@ -330,12 +340,16 @@ async def listed(rig: Rig, who: Asks) -> list[str]:
         (by_user, HOST, HOST._replace(session=b"s-2"), "session", False, False),
         (by_user, BROWSER, BROWSER._replace(session=b"s-2"), "credentials", True, True),
         (by_user, BROWSER, BROWSER._replace(session=b"s-2"), "session", False, False),
+        (by_session, BROWSER, BROWSER._replace(cookie=b"sid=ada.2"), "session", True, True),  # the server renews it
+        (by_user, BROWSER, BROWSER._replace(cookie=b"sid=bob"), "credentials", False, True),
         (by_user, NOBODY, NOBODY._replace(session=b"s-2"), "credentials", False, False),  # no credentials
         (by_session, ADA, RENEWED, "credentials", True, True),
         (by_session, ADA, AGAIN, "credentials", False, True),
         (by_id, ADA, BOB, "credentials", True, True),  # as his own `tasks/get` gives it
         (by_id, ADA, BOB._replace(session=b"s-2"), "credentials", False, False),
         (by_id, NAMED, OTHER_NAME, "credentials", False, False),
+        (by_id, BALANCED, BALANCED._replace(cookie=b"sid=ada; lb=2", session=b"s-2"), "credentials", True, True),
+        (by_id, NOBODY, NOBODY._replace(cookie=b"GCLB=2", session=b"s-2"), "credentials", False, False),
     ],
 )
 async def test_who_sees_what(

@@ -90,6 +90,37 @@ async def test_each_caller_lists_gets_and_cancels_his_own(gateways: Gateways) ->
             assert final(await rig.ask(who.post(call("tasks/get", taskId="a-1"))))["result"]["taskId"] == "a-1"
 
 
+@pytest.mark.parametrize("session", [b"s-1", b""])
+async def test_a_balancers_cookie_takes_nobodys_own_tasks_away_and_gives_none(
+    gateways: Gateways, session: bytes
+) -> None:
+    """A new one came with each answer, and a caller was told that his own task does not exist."""
+    async with guarded(gateways) as rig:
+        ada, bob = (Asks(session=session, cookie=b"sid=%b; AWSALB=%%d" % name) for name in (b"ada", b"bob"))
+        await make(rig, ada._replace(cookie=ada.cookie % 0), "a-1")
+        for number in range(1, 4):
+            here, there = (who._replace(cookie=who.cookie % number) for who in (ada, bob._replace(session=b"s-2")))
+            assert final(await rig.ask(here.post(GET)))["result"]["taskId"] == "a-1"
+            assert await listed(rig, here) == ["a-1"]
+            assert final(await rig.ask(there.post(GET)))["error"] == UNKNOWN
+            assert await listed(rig, there) == []
+        nobody = NOBODY._replace(session=b"", cookie=b"AWSALB=1; AWSALBCORS=1")
+        error = final(await rig.ask(nobody.post(GET)))["error"]
+        assert error["code"] == -32602 and "credentials" in error["message"], "a balancer's cookie is no credential"
+
+
+async def test_a_renewed_login_keeps_the_tasks_of_its_session(gateways: Gateways) -> None:
+    """DESIGN 7.13: and in no other session, nor without one: nothing tells that the new value is his."""
+    async with guarded(gateways) as rig:
+        old, new = Asks(cookie=b"login=1"), Asks(cookie=b"login=2")
+        await make(rig, old, "a-1")
+        assert await listed(rig, new) == ["a-1"]
+        for session in (b"s-2", b""):
+            assert final(await rig.ask(new._replace(session=session).post(GET)))["error"] == UNKNOWN
+            assert await listed(rig, new._replace(session=session)) == []
+            assert await listed(rig, old._replace(session=session)) == ["a-1"]
+
+
 # ---- what cannot be read passes nothing by ----
 
 GET: Final = call("tasks/get", taskId="a-1")

@@ -5,7 +5,7 @@ import pytest
 from gateway import caller_identity as module
 from gateway.caller_identity import is_of_one_message, proof, rate_limit_key, who
 from gateway.http.header_fields import Headers
-from tests.fields import IDS, OF_ONE, STANDING
+from tests.fields import COOKIES, IDS, OF_ONE, STANDING
 
 
 def example(name: bytes) -> bytes:
@@ -48,6 +48,67 @@ def test_what_the_operator_names_counts_whatever_it_is() -> None:
     for name in (b"cf-ray", b"IDEMPOTENCY-KEY"):
         assert who([(name, b"1")], named) != who([(name, b"2")], named)
     assert who([(b"Authorization", b"1")], named) == who([], named)
+
+
+# ---- cookies of balancers ----
+
+LOGGED_IN = [(b"Cookie", b"sid=ada; theme=dark")]
+
+
+@pytest.mark.parametrize("name", COOKIES, ids=bytes.decode)
+@pytest.mark.parametrize("only", [None, ["Cookie"]])
+def test_a_cookie_of_the_table_tells_nobody_who_asks(name: bytes, only: list[str] | None) -> None:
+    ways = [
+        b"%b; sid=ada; theme=dark",
+        b"sid=ada; %b; theme=dark",
+        b"sid=ada; theme=dark; %b",
+        b"sid=ada;%b; theme=dark",
+    ]
+    for value in (b"", b"1", b"aB+/9=|~-_.%3A:!'*()[]{}@?<>`#$&^", b'"aB+/9="'):
+        pair = b"%b=%b" % (example(name), value)
+        ways_of_one = [[(b"cookie", way % pair)] for way in ways]
+        ways_of_one += [[*LOGGED_IN, (b"COOKIE", pair)], [(b"Cookie", pair + b"; " + pair), *LOGGED_IN]]
+        assert {who(fields, only) for fields in ways_of_one} == {who(LOGGED_IN, only)}
+        assert {rate_limit_key(fields, only, "::1") for fields in ways_of_one} == {
+            rate_limit_key(LOGGED_IN, only, "::1")
+        }
+        alone = [(b"Cookie", pair)]
+        assert who(alone, only) == who([], only) and not who(alone, only).has_credentials
+        assert rate_limit_key(alone, only, "::1") == rate_limit_key([], only, "::1")
+
+
+def test_the_cookies_of_the_document_are_those_of_the_code() -> None:
+    said = module._OF_BALANCERS.pattern.partition(b"(?:")[2].partition(b")=")[0]
+    assert {name.replace(rb"[\w.~-]*", b"*") for name in said.split(b"|")} == {*COOKIES}
+    assert len(COOKIES) == len({*COOKIES})
+
+
+HIDES = [
+    *(b"AWSALB", b"awsalb=%d", b"XAWSALB=%d", b"AWSALBx=%d", b"lb2=%d", b"lb=1,sid=%d", b'lb="%d', b'lb="1; sid=%d"'),
+    *(b"lb=1 sid=%d", b"lb=1\tsid=%d", b"lb=\\%d", b"lb =%d", b"lb=\x00%d", b"lb=\xe9%d", b"AWSELB sid=%d"),
+    *(b'sid="a; lb=%d"', b'"lb=%d', b'lb="1" %d', b'lb="1""%d"', b'sid="a\\"; lb=%d; b="', b"ARRAffinity,a=%d"),
+    *(b"=%d", b"%d", b"NSC_AAAC=%d", b"lb=\x7f%d", b"$lb=%d", b"lb:%d", b"lb=1\n; sid=%d"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", HIDES)
+def test_nothing_hides_behind_the_name_of_a_balancers_cookie(value: bytes) -> None:
+    """What another reader could take for a cookie of another name counts, and so does a name that is only near."""
+    values = [value.replace(b"%d", number) for number in (b"1", b"2")] if b"%d" in value else [value]
+    callers = {who(fields, None) for v in values for fields in ([(b"Cookie", v)], [(b"Cookie", b"sid=ada; " + v)])}
+    assert len(callers | {who([], None), who([(b"Cookie", b"sid=ada")], None)}) == 2 * len(values) + 2
+
+
+@pytest.mark.parametrize("value", [b"sid=ada;", b"; sid=ada", b";", b"sid=ada;;", b"a", b"=", b"sid=ada; sid=bob"])
+def test_a_cookie_counts_as_it_came_if_it_has_none_of_a_balancer(value: bytes) -> None:
+    plain = [(b"Cookie", b"sid=ada")]
+    assert who([(b"Cookie", value)], None) not in (who(plain, None), who([], None))
+    assert who([(b"Cookie", b"")], None) == who([], None)
+
+
+def test_renewed_credentials_are_another_identity_of_one_kin() -> None:
+    callers = [who([(name, value)], None) for name in (b"Authorization", b"Cookie") for value in (b"a=1", b"a=2")]
+    assert len({caller.identity for caller in callers}) == 4 and len({caller.kin for caller in callers}) == 1
 
 
 # ---- proofs of one request ----
