@@ -159,15 +159,16 @@ def test_the_readme_says_of_each_server_whether_it_helps_there_with_the_figures_
 def test_the_readme_says_first_what_it_is_for_whom_it_is_not_and_how_to_get_it() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.split()) <= 800
-    what, picture, not_for = re.sub(r"(?m)^#.*\n|^```.*\n", "", text).strip().split("\n\n")[:3]
+    what, picture, whom = re.sub(r"(?m)^#.*\n|^```.*\n", "", text).strip().split("\n\n")[:3]
     assert what.startswith("taskgate is a ") and "filtered `tasks/list`" in what
     assert re.match(r"client +──> +taskgate +──> +MCP server", picture)
-    assert not_for.startswith("It is not for ") and "2026-07-28" in not_for
-    first_screen = "\n".join(text.splitlines()[:30])
+    assert whom.startswith("It is for servers of ") and "2026-07-28" in whom
+    headings = re.findall(r"(?m)^## (.*)$", text)
+    assert headings[:4] == ["Do I need this?", "Install", "What it does", "At your own server"]
+    first_screen = "\n".join(text.splitlines()[:50])
     for way in ("git clone", "make run ", "make test ", "pipx install .", "make image "):
         assert way in first_screen
-    before, _, after = text.partition("| | requests you send |")
-    assert "\n|" not in before and "```python" in after.partition("\n## ")[0]
+    assert "```python" in text.partition("| | requests you send |")[2].partition("\n## ")[0]
 
 
 def test_contributing_is_short_and_the_files_and_targets_that_it_names_are_there() -> None:

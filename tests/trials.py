@@ -29,7 +29,14 @@ NO_LIST: Final = "taskgate brings you nothing here: this server declares no task
 BY_HEADER: Final = "A client that can only set a header sets this one: Taskgate-Filter: status=working,input_required\n"
 BY_ITSELF: Final = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
 IS_TASKGATE: Final = f"{BY_ITSELF} Is this address taskgate already?"
-ONE_PAGE: Final = "taskgate brings you little here: this server lists all in one page. With more than {}, try again."
+FEW: Final = "That cannot be told yet: this server lists all in one page, of {}. Try again with more: {}"
+MORE: Final = "--create TOOL --count N makes them."
+ONE_PAGE: Final = FEW.format("{}", MORE)
+GONE: Final = (
+    "taskgate brings you nothing here: the task just made is gone. Does a bridge start a process for each request? "
+    "Let it keep one a session."
+)
+CANNOT_TELL: Final = ("That cannot be told", "The list is empty")
 HELPS: Final = "taskgate helps you here: one request in place of {}. The server gets as many as before."
 SAVES: Final = "taskgate saves requests here: {} in place of {}; you send one."
 
@@ -57,6 +64,15 @@ def _can(capability: Json | None) -> str:
     return f"{can}; made by {', '.join(made)}" if made else can
 
 
+def _statuses(found: Json) -> str:
+    return ", ".join(f"{n} {status}" for status, n in found.items()) or "none"
+
+
+def _made(made: Json) -> str:
+    more = f" and {made['count'] - 1} more" if made["count"] > 1 else ""
+    return f"{made['id']}{more}, {'listed' if made['listed'] else UNLISTED}"
+
+
 LINES: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "redirect": ("address", str),
     "revision": ("revision", str),
@@ -65,12 +81,14 @@ LINES: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "session": ("session", str),
     "by_hand": ("by hand", _hand),
     "by_hand_later": ("by hand", _hand),
-    "statuses": ("statuses", lambda found: ", ".join(f"{n} {status}" for status, n in found.items()) or "none"),
+    "statuses": ("statuses", _statuses),
     "criteria": ("criteria", lambda criteria: f"status={','.join(criteria['status'])}"),
     "first": ("filtered", _through),
     "again": ("again", _through),
     "later": ("later", _through),
-    "created": ("created", lambda made: made["id"] + (", listed" if made["listed"] else f", {UNLISTED}")),
+    "created": ("created", _made),
+    "ended": ("ended", lambda ended: f"what was made: {_statuses(ended)}" if ended else ""),
+    "left": ("left", str),
     "change": ("change", {True: 'seen: "later" is after it', False: "not seen"}.__getitem__),
     "order": ("order", lambda order: order or ""),
     "may_be_cut": ("cut", {True: "perhaps: a round number, and no cursor", False: "no sign of it"}.__getitem__),
@@ -113,12 +131,13 @@ def text_of(facts: Json) -> list[str]:
 
 async def judged(server: Server, *flags: str, verdict: str, helps: bool = False, forms: str = "JSON, text") -> Json:
     """The facts of `taskgate try`. Its text has a line for each that is known, and no other."""
+    judgement = None if verdict.startswith(CANNOT_TELL) else helps
     command, here = ("", [server]) if isinstance(server, str) else (shlex.join(server), ["--", *server])
     ended = await forked("try", "--json", *flags, *here)
-    assert ended.returncode == (0 if helps else 1), ended
+    assert ended.returncode == {True: 0, False: 1, None: 2}[judgement], ended
     facts: Json = json.loads(ended.stdout)
     assert facts.pop("command" if command else "url") == (command or server)
-    assert (facts["verdict"], facts["helps"]) == (verdict, helps)
+    assert (facts["verdict"], facts["helps"]) == (verdict, judgement)
     assert facts["lists"] == ("list" in (facts["tasks"] or {}))
     if forms != "JSON":
         told = await forked("try", *flags, *here)

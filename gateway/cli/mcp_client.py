@@ -1,8 +1,8 @@
 """An MCP client of one session: requests out, results in.
 
 In: an address and header fields. Out: results; or `NotAnswered`, whose message names the address and what to do.
-Always: fields go to one origin only; sessions that it opened are deleted when it closes; every answer has a limit of
-bytes, and whoever asks has one of time.
+Always: fields go to one origin only; sessions that it opened are deleted when it closes, but for one in which a task
+still works; every answer has a limit of bytes, and whoever asks has one of time.
 """
 
 import asyncio
@@ -134,13 +134,14 @@ class Client:
         to = aiohttp.UnixConnector(target.socket) if target.socket is not None else aiohttp.TCPConnector(ssl=tls)
         self.http = aiohttp.ClientSession(connector=to, timeout=aiohttp.ClientTimeout())
         self._opened = False
+        self.has_work = False  # then its session stays
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            if self._opened and self.session_id:
+            if self._opened and self.session_id and not self.has_work:
                 with suppress(NotAnswered, TimeoutError):
                     async with asyncio.timeout(CLOSING_S):
                         (await self._send("DELETE")).release()

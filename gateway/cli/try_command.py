@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.app import App
 from gateway.cli import command_line
+from gateway.cli.created_tasks import CreatedTasks
 from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line, opened, value_of
 from gateway.cli.task_table import Json, columns_of, fitted, shown, table
 from gateway.cli.temporary_gateway import behind_gateway
@@ -37,12 +38,14 @@ def run(arguments: Sequence[str]) -> int:
         "try",
         "Say whether taskgate helps at a server: what its list of tasks is like, what it\n"
         "costs by hand, and with taskgate in front, which runs in this process.\n"
-        "Nothing is changed there but by --create.",
+        "Nothing is changed there but by --create: the tool runs to its end. What takes\n"
+        "longer than --seconds is left to work, in a session that stays open.",
         "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if\ninterrupted.",
     )
     an_object = command_line.checked(lambda text: value_of(text.encode()), lambda _: True, "a JSON object")
     count = command_line.checked(int, lambda count: count >= 1, "a whole number of 1 or more")
-    flags.add_argument("--create", metavar="TOOL", help="make one task by this tool, to see what a change costs")
+    flags.add_argument("--create", metavar="TOOL", help="make a task by this tool, to see what a change costs")
+    flags.add_argument("--count", type=count, default=1, metavar="N", help="make so many, to see several pages (1)")
     flags.add_argument("--arguments", type=an_object, default={}, metavar="JSON", help="the tool's arguments")
     flags.add_argument("--pages", type=count, default=1_000, metavar="N", help="read no more pages by hand (1000)")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
@@ -130,7 +133,7 @@ class Probe:
 
     async def run(self) -> None:
         """Learn all that can be learned in the time that is given. Raises NotAnswered, TimeoutError."""
-        async with AsyncExitStack() as stack, asyncio.timeout(self._given.seconds):  # it ends no tidying up
+        async with AsyncExitStack() as stack, asyncio.timeout(self._given.seconds) as limit:  # it ends no tidying up
             fresh = await stack.enter_async_context(Client(self._target))
             await self._meet(fresh)
             if not self.learned["lists"] or self.learned["filters"] == "declared":
@@ -148,11 +151,14 @@ class Probe:
             guarded, app = await stack.enter_async_context(behind_gateway(client, index))
             for name in ("first", "again"):
                 await self._filtered(name, guarded, app)
-            made = await self._create(guarded) if self._given.create else None
+            created = CreatedTasks(client, self._given, self.show)
+            if self._given.create:
+                stack.callback(self._leave, client)
+                await created.make(guarded)
             await asyncio.sleep(index.max_age)
             await self._filtered("later", guarded, app)
             second = await self._read(client)
-            await self._compare(client, first, second, made)
+            await self._compare(client, first, second, created.ids)
             if client.session_id and not self._target.command:
                 seen, other = None, fresh
                 with suppress(NotAnswered):  # a server may open no second session
@@ -161,6 +167,15 @@ class Probe:
                         await other.initialize()
                     seen = seen_by_others(second, (await other.page({})).tasks)
                 self._learn("others_see", seen)
+            if created.ids and client is fresh and (client.session_id or self._target.command):
+                self._learn("ended", await created.end(limit.when() or 0.0))
+
+    def _leave(self, client: Client) -> None:
+        """Learn whether what was made is left at work."""
+        if client.has_work:
+            where = f"session {client.session_id} stays open" if client.session_id else "it works on"
+            where = "the command is stopped all the same" if self._target.command else where
+            self._learn("left", f"{self._given.create} has not ended: {where}")
 
     async def _meet(self, client: Client) -> None:
         said = await opened(client, "try")
@@ -175,7 +190,8 @@ class Probe:
         self.learned["filters"] = None
         if "filter" in object_of(declared):
             self._learn("filters", "declared")
-        words = OPENED if client.session_id else "none: the server gives no session id"
+        words = "opened, deleted once what it made has ended" if self._given.create else OPENED
+        words = words if client.session_id else "none: the server gives no session id"
         words = "one process is one session" if self._target.command else words
         self._learn("session", "yours, left as it is" if self._given.session else words)
 
@@ -196,25 +212,14 @@ class Probe:
         self.unfinished, _, total = await client.page(CRITERIA)
         self._learn(name, {"bytes": client.received_bytes - before, "tasks": total, "asked": app.metrics.made() - made})
 
-    async def _create(self, client: Client) -> str:
-        tool = self._given.create
-        made = await client.ask("tools/call", {"name": tool, "arguments": self._given.arguments, "task": {}})
-        task_id = object_of(made.get("task")).get("taskId")
-        if not isinstance(task_id, str):
-            said = made.get("content") if made.get("isError") else None
-            words = " ".join(str(object_of(part).get("text", "")) for part in (said if isinstance(said, list) else ()))
-            why = f": {one_line(words)}" if words else ". Does it make tasks? In FastMCP it needs task=True"
-            raise NotAnswered(f"the tool {tool} made no task: it answered at once{why}")
-        return task_id
-
-    async def _compare(self, client: Client, first: ByHand, second: ByHand, made: str | None) -> None:
+    async def _compare(self, client: Client, first: ByHand, second: ByHand, made: list[str]) -> None:
         """What two readings, one before and one after the filtered lists, say together."""
         changed = has_changed(first, second)
-        if made is not None:
-            task = await self._got(client, made)
+        if made:
+            task, listed = await self._got(client, made[0]), set(made) <= second.by_id.keys()
             state = {"status": task.get("status"), "message": task.get("statusMessage")}
-            self._learn("created", {"id": made, "listed": made in second.by_id, "got": bool(task), **state})
-        self._learn("change", changed or made is not None)
+            self._learn("created", {"id": made[0], "count": len(made), "listed": listed, "got": bool(task), **state})
+        self._learn("change", changed or bool(made))
         if changed:
             self._learn("by_hand_later", second.fact())
             self._learn("statuses", second.statuses)
@@ -231,7 +236,7 @@ class Probe:
                 page = await client.page({"status": min(statuses)})
                 unsaid = {str(task.get("status")) for task in page.tasks} == {min(statuses)}
         self._learn("filters", "unsaid" if unsaid else None)
-        same = not changed and made is None
+        same = not changed and not made
         unfinished = [task for task in second.tasks if task.get("status") in UNFINISHED]
         self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(unfinished) if same else None)
 
@@ -306,23 +311,29 @@ def verdict(learned: Json) -> tuple[bool | None, str]:
     if hand is None:
         return None, "Too little is known to say."
     pages, one = hand["requests"], "this server lists all in one page"
-    few = "You get order, criteria and fewer bytes."
-    few = f"With more than {_count(hand['tasks'], 'task')}, try again." if hand["tasks"] < CUTS[0] else few
     if not hand["whole"]:
         return True, f"taskgate helps here: this server's list has more than {pages:,} pages. Try --pages {10 * pages}."
     if made and made["got"] and not made["listed"]:
         words = "this server's own list leaves out tasks that it has; taskgate's has them."
         return True, f"taskgate makes the list: {words}"
+    if made and not made["got"] and not made["listed"]:
+        words = "the task just made is gone. Does a bridge start a process for each request? Let it keep one a session."
+        return False, f"taskgate brings you nothing here: {words}"
+    if learned.get("gateway_agrees") is False:
+        return None, "That cannot be told: taskgate's list is another than that by hand. Please report it."
     if not hand["tasks"]:
         named = command_line.SESSION_ID * (learned.get("session") == OPENED)
         makes = "--create TOOL makes a task, and shows what a change costs."
-        return False, f"The list is empty, which says little.{named} {makes}"
+        return None, f"The list is empty, which says little.{named} {makes}"
     if learned.get("may_be_cut"):
         return True, f"taskgate may help here: {one}, and may cut it at {hand['tasks']} tasks."
-    if pages == 1:
-        return False, f"taskgate brings you little here: {one}. {few}"
     if learned["filters"] == "unsaid":
         return False, "taskgate brings you little here: this server filters by status. You get the other criteria."
+    if pages == 1 and hand["tasks"] < CUTS[0]:
+        few = f"{one}, of {_count(hand['tasks'], 'task')}. Try again with more: --create TOOL --count N makes them."
+        return None, f"That cannot be told yet: {few}"
+    if pages == 1:
+        return False, f"taskgate brings you little here: {one}. You get order, criteria and fewer bytes."
     if later is None:
         return True, f"taskgate may save you requests here: a list by hand takes {pages:,}. More is not known."
     if later["asked"] < pages:
@@ -355,6 +366,15 @@ def _filtered(fact: Json) -> str:
     return f"1 request, {fact['bytes']:,} bytes, {_count(fact['tasks'], 'task')}; the server gets {asked}"
 
 
+def _by_status(fact: Json) -> str:
+    return ", ".join(f"{n:,} {status}" for status, n in fact.items()) or "none"
+
+
+def _made(fact: Json) -> str:
+    more = f" and {fact['count'] - 1:,} more" * (fact["count"] > 1)
+    return f"{fact['id']}{more}, {_said(fact['listed'], 'listed', _UNLISTED)}"
+
+
 def _count(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
@@ -366,20 +386,22 @@ WORDS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "tasks": ("tasks", _tasks),
     "session": ("session", str),
     "by_hand": ("by hand", _by_hand),
-    "statuses": ("statuses", lambda fact: ", ".join(f"{n:,} {status}" for status, n in fact.items()) or "none"),
+    "statuses": ("statuses", _by_status),
     "order": ("order", lambda fact: fact or ""),
     "may_be_cut": ("cut", lambda fact: _said(fact, "perhaps: a round number, and no cursor", "no sign of it")),
     "filters": ("filters", lambda fact: _FILTERS.get(fact, "no")),
     "criteria": ("criteria", lambda fact: "&".join(f"{name}={','.join(values)}" for name, values in fact.items())),
     "first": ("filtered", _filtered),
     "again": ("again", _filtered),
-    "created": ("created", lambda fact: fact["id"] + ", " + _said(fact["listed"], "listed", _UNLISTED)),
+    "created": ("created", _made),
     "later": ("later", _filtered),
     "change": ("change", lambda fact: _said(fact, 'seen: "later" is after it', "not seen")),
     "by_hand_later": ("by hand", _by_hand),
     "instants_move": ("timestamps", lambda fact: _said(fact, "move between two readings", "stay between two readings")),
     "get_agrees": ("tasks/get", lambda fact: _said(fact, "agrees with the list", "does not agree with the list")),
     "others_see": ("others", lambda fact: f"another session sees {fact} of these tasks" if fact else ""),
+    "ended": ("ended", lambda fact: "" if fact is None else f"what was made: {_by_status(fact)}"),
+    "left": ("left", str),
     "gateway_agrees": ("checked", lambda fact: _said(fact, "taskgate's list is that by hand", "taskgate's differs")),
 }
 """For each fact the head of its line, and its words: "" if it is not known. What is not here has none."""

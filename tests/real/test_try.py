@@ -1,6 +1,9 @@
 """`taskgate try` and `taskgate tasks` at the real servers: what they print is what other clients see there."""
 
 import asyncio
+import json
+import shlex
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,17 +12,31 @@ import pytest
 
 from tests.certificates import signed
 from tests.forked import forked
-from tests.launch import run
-from tests.real.conftest import Json, Place, Runner, Wire, free_port, ids_of, selected
+from tests.launch import command, run
+from tests.real.conftest import Json, Place, Runner, Wire, eventually, free_port, ids_of, selected
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import ALL
 from tests.real.test_go_and_csharp import AZURE, kubernetes  # noqa: F401 (a fixture)
 from tests.real.test_stdio import server
-from tests.tools import localhost, node, npm
-from tests.trials import EMPTY, EMPTY_HERE, IS_TASKGATE, LIVE, MAKES, NO_LIST, NO_TASKS_HERE, ONE_PAGE, judged, listed
+from tests.real.test_stdio_bridge import PACKAGES
+from tests.tools import NODE, localhost, node, npm
+from tests.trials import (
+    EMPTY,
+    EMPTY_HERE,
+    GONE,
+    HELPS,
+    IS_TASKGATE,
+    LIVE,
+    MAKES,
+    NO_LIST,
+    NO_TASKS_HERE,
+    ONE_PAGE,
+    judged,
+    listed,
+)
 
 TOKEN = token("try", [SCOPE], 2**33)
-WORK = ("--create", "work", "--arguments", '{"until": "released", "label": "x"}')
+WORK = ("--create", "work", "--arguments", '{"until": "asked", "label": "x"}')
 
 
 async def refused(*flags: str) -> str:
@@ -67,11 +84,11 @@ async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner,
         empty, rows, made = await asyncio.gather(
             judged(there, verdict=EMPTY_HERE if by == "HTTP" else EMPTY),
             listed(there, none=NO_TASKS_HERE) if by == "HTTP" else listed(there),
-            judged(there, *make, verdict=MAKES, helps=True, forms="JSON"),
+            judged(there, *make, "--seconds", "20", verdict=MAKES, helps=True, forms="JSON"),
         )
         assert (empty["by_hand"]["tasks"], rows) == (0, [])
         assert (made["by_hand"]["tasks"], made["later"]["tasks"]) == (0, 1)
-        is_there = {"listed": False, "got": True, "status": "working", "message": None}
+        is_there = {"count": 1, "listed": False, "got": True, "status": "working", "message": None}
         assert made["created"] | {"id": ""} == {"id": ""} | is_there
 
 
@@ -84,11 +101,71 @@ async def test_the_sdks_servers_on_stdio() -> None:
         listed(typescript, forms="JSON"),
         listed(server("python_sdk")),
     )
-    for facts, name in ((everything, "mcp-servers/everything"), (python, "python-sdk")):
-        assert (facts["server"]["name"], facts["created"]["listed"], facts["statuses"]) == (name, True, {"working": 1})
-        assert (facts["later"]["tasks"], facts["by_hand_later"]["tasks"], facts["get_agrees"]) == (1, 1, True)
+    # The one works; the other asks for input, which `try` cannot give, and fails.
+    for facts, name, status in ((everything, "mcp-servers/everything", "working"), (python, "python-sdk", "failed")):
+        assert (facts["server"]["name"], facts["created"]["listed"], facts["statuses"]) == (name, True, {status: 1})
+        assert (facts["later"]["tasks"], facts["by_hand_later"]["tasks"]) == (int(status == "working"), 1)
+        assert facts["get_agrees"]
         assert facts["session"] == "one process is one session" and "others_see" not in facts
     assert rows == [[], []]
+
+
+# ---- the tool of --create ----
+
+
+async def test_a_server_whose_tool_catches_nothing_lives_on(runner: Runner, http: httpx.AsyncClient) -> None:
+    """Its session was deleted under it; what it stored then was thrown, Node ended, and everybody's tasks were gone."""
+    with runner.node_server("lone_tool.mjs") as process:
+        url = f"{process.wait()}/mcp"
+        mine, _ = await Wire(url, http).initialize()
+
+        async def counted(name: str, least: int) -> bool | None:
+            said = (await mine.post("tools/call", {"name": "count", "arguments": {}})).result
+            return json.loads(said["content"][0]["text"])[name] >= least or None
+
+        flags = ["--create", "delay", "--count", "2", "--arguments", '{"seconds": 3}']
+        facts = await judged(url, *flags, verdict=ONE_PAGE.format("2 tasks"), forms="JSON")
+        assert (facts["ended"], facts.get("left")) == ({"completed": 2}, None)
+        async with command("try", "--json", *flags, url) as trial:
+            await eventually("two more tasks", lambda: counted("made", 4))
+            trial.send_signal(signal.SIGINT)
+            left = json.loads((await asyncio.wait_for(trial.communicate(), 60))[0])["left"]
+        session = left.removeprefix("delay has not ended: session ").removesuffix(" stays open")
+        await eventually("these to end, too", lambda: counted("ended", 4))
+        assert process.popen.poll() is None, process.tail()
+        assert len(await listed(url, "--session", session, forms="JSON")) == 2
+
+
+async def test_more_tasks_show_the_pages_of_a_real_server(runner: Runner) -> None:
+    with runner.node_server("lone_tool.mjs") as process:
+        flags = ["--create", "delay", "--count", "12", "--arguments", '{"seconds": 0.5}']
+        facts = await judged(f"{process.wait()}/mcp", *flags, verdict=HELPS.format(2), helps=True, forms="JSON")
+    assert (facts["created"]["count"], facts["by_hand_later"]["page_size"]) == (12, 10)
+
+
+async def test_a_tool_that_cannot_be_called_so_is_answered_with_those_that_can(runner: Runner) -> None:
+    with runner.node_server("lone_tool.mjs") as process:
+        url, delay = f"{process.wait()}/mcp", "delay(seconds: number)"
+        takes = f". It takes: {delay}"
+        for flags, words in {
+            "dely": f"the server has no tool dely. These make tasks: {delay}",
+            "count": f"the tool count makes no task. These make tasks: {delay}",
+            "delay": f"--arguments: the tool delay needs seconds{takes}",
+            'delay --arguments {"seconds":"x"}': takes,
+        }.items():
+            said = await refused("--create", *flags.split(), url)
+            assert words in said, said
+
+
+@pytest.mark.slow
+async def test_behind_a_bridge_that_starts_a_process_for_each_request(runner: Runner) -> None:
+    """The verdict was no, and the advice to use the flag that had been given."""
+    port, behind = free_port(), shlex.join(server("everything"))
+    bridge = [node(), str(NODE / "node_modules" / PACKAGES["supergateway"]), "--outputTransport", "streamableHttp"]
+    with runner.command("supergateway", [*bridge, "--stdio", behind, "--port", str(port)], port) as process:
+        flags = ["--create", "simulate-research-query", "--arguments", '{"topic": "x"}']
+        facts = await judged(f"{process.wait()}/mcp", *flags, verdict=GONE, forms="JSON")
+    assert (facts["created"]["listed"], facts["created"]["got"]) == (False, False)
 
 
 # ---- servers without tasks, and the mistakes of the first minute ----
