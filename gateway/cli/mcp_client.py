@@ -195,13 +195,30 @@ class Client:
         return TaskPage(said["tasks"] or [], said.get("nextCursor"), object_of(said.get("_meta")).get("taskgate/total"))
 
     async def pages(self, params: Mapping[str, Any], first: TaskPage | None = None) -> AsyncIterator[TaskPage]:
-        """The pages of a list, `first` if it is there already. One whose cursor comes again is the last."""
+        """The pages of a list, `first` if it is there already. One whose cursor comes again is the last.
+
+        So is one with an empty cursor, if the server refuses that, or begins again: then it has none.
+        """
         page, seen = first or await self.page(params), set[int]()  # hashes, since cursors may be long
-        yield page
         while page.cursor is not None and hash(page.cursor) not in seen:
-            seen.add(hash(page.cursor))
-            page = await self.page({**params, "cursor": page.cursor})
+            behind = None
+            if page.cursor == "" and (behind := await self._behind_empty(params, seen)) is None:
+                page = page._replace(cursor=None)
+                break
             yield page
+            seen.add(hash(page.cursor))
+            page = behind or await self.page({**params, "cursor": page.cursor})
+        yield page._replace(cursor=page.cursor or None)
+
+    async def _behind_empty(self, params: Mapping[str, Any], seen: set[int]) -> TaskPage | None:
+        """The page of an empty cursor, when other ones were `seen`; None if that was the end."""
+        try:
+            page = await self.page({**params, "cursor": ""})
+        except NotAnswered as refused:
+            if refused.code or refused.status >= 400:
+                return None
+            raise
+        return None if page.cursor == "" or hash(page.cursor) in seen else page
 
     async def _answer(self, response: aiohttp.ClientResponse, number: int) -> jsonrpc.Message | bytes:
         """The response to request `number`; the body, if it is none."""

@@ -40,12 +40,14 @@ class Observation(msgspec.Struct):
     @property
     def shown_ids(self) -> list[str]:
         """The ids of the tasks that are there by what it says."""
-        return [*(task_id for task_id, _ in self.shown), *filter(None, (self.made, self.ended))]
+        return [*(task_id for task_id, _ in self.shown), *(i for i in (self.made, self.ended) if i is not None)]
 
     @property
     def task_id(self) -> str | None:
         """The id of the one task that it shows or says to be made; None if there is none, or several."""
-        return self.made or (self.shown[0][0] if len(self.shown) == 1 else None)
+        if self.made is not None:
+            return self.made
+        return self.shown[0][0] if len(self.shown) == 1 else None
 
 
 def of_response(request: Message | None, response: Message) -> Observation | None:
@@ -108,7 +110,7 @@ def parse_page(response: Message) -> tuple[list[msgspec.Raw], str | None]:
         page = _page.decode(data)
     except jsonrpc.UNREADABLE as error:
         raise TaskError(str(error)) from None
-    return page.tasks or [], page.nextCursor or None
+    return page.tasks or [], page.nextCursor
 
 
 class _ListResult(msgspec.Struct):

@@ -189,8 +189,11 @@ class Crawl(Refresh):
         async with aclosing(self._crawler.pages(first_only)) as reading:
             async for page in reading:
                 if page.cursor is None:
-                    order.restart()  # the first page again, after a cursor expired: it may show newer tasks by now
-                order.note(await self._take_page(page))
+                    order.restart()  # the first page again, after a refused cursor: it may show newer tasks by now
+                new = await self._take_page(page)
+                if page.is_behind_end:
+                    continue
+                order.note(new, len(page.tasks), bool(page.following))
                 cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
                 pages += 1
                 size_bytes += page.size_bytes
@@ -200,6 +203,7 @@ class Crawl(Refresh):
         self._check_same()
         told = Stamp(began, began.order, self._sessions.now().order)
         session.end_crawl(told, pages, cursors, order.listing)
+        session.known.ends_empty = self._crawler.ends_empty
         session.list_bytes = size_bytes
 
     async def _forget_unseen(self, began: Moment) -> None:
@@ -286,33 +290,41 @@ class Delta(Refresh):
             session.known.live_as_of = oldest(session.index.live(self._query), began)
 
     async def _read_tail(self) -> None:
-        """Read the last page and all pages behind it by now; or the first pages, down to a known task."""
-        began, known = self._sessions.now(), self._known
-        prepends = known.listing is Listing.PREPENDS
-        cursors: list[str | None] = [None] if prepends else list(known.cursors)
-        pages: list[ListPage] = []
-        size_bytes = 0
-        while cursors:
-            page = await self._crawler.page(cursors[-1])
-            if page is None:
-                cursors.pop()  # the cursor has expired; that of the page before may still be valid
-                continue
-            pages.append(page)
-            size_bytes += page.size_bytes
-            if page.following is None or (prepends and self._shows_listed(page)):
-                break
-            if page.following in cursors:
-                raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
-            if len(pages) > known.pages or size_bytes > _TAIL_BYTES_MAX:
-                known.fail_tail()  # reading on costs no less than a crawl, or more memory
-                return
-            cursors.append(page.following)
-        else:
+        """Read the page where new tasks appear, and all pages behind it by now. If that fails, a crawl must do."""
+        began, known, pages = self._sessions.now(), self._known, list[ListPage]()
+        cursors = await self._read_to_end(pages)
+        order = ListingOrder()
+        for page in pages:
+            order.note(page.tasks, len(page.tasks), page is not pages[-1])
+        if cursors is None or order.denies(known.listing):
             known.fail_tail()
             return
         for page in reversed(pages):  # only now, and the oldest first: a read that fails leaves no gap
             await self._take_page(page)
         known.new_as_of, known.cursors = began, cursors[-_CURSORS_KEPT:]
+
+    async def _read_to_end(self, pages: list[ListPage]) -> list[str | None] | None:
+        """Read the last `pages`, or the first ones down to a known task. Returns their cursors; None if that fails."""
+        known = self._known
+        prepends = known.listing is Listing.PREPENDS
+        cursors: list[str | None] = [None] if prepends else list(known.cursors)
+        size_bytes = 0
+        while size_bytes <= _TAIL_BYTES_MAX and len(pages) <= known.pages:  # else a crawl costs no more
+            page = await self._crawler.page(cursors[-1])
+            if page is None and not pages and len(cursors) > 1:
+                cursors.pop()  # it is refused; that of the page before may still be valid
+                continue
+            if page is None:
+                break
+            pages.append(page)
+            size_bytes += page.size_bytes
+            is_end = page.following is None or (known.ends_empty and not page.following)
+            if is_end or (prepends and self._shows_listed(page)):
+                return cursors
+            if page.following in cursors:
+                break
+            cursors.append(page.following)
+        return None
 
     def _shows_listed(self, page: ListPage) -> bool:
         """Whether a page shows a task that a page showed before, in the same life: no new tasks follow such a task."""

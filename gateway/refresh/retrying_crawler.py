@@ -1,11 +1,12 @@
 """Requests of the gateway's own, in the name of the client whose query needs them: single, or page by page.
 
 In: a caller, whose channel takes the requests. Out: JSON-RPC responses, and pages of tasks.
-Always: the id of a request is unlike any client's. A crawl ends: a repeated cursor is an error; pages, and recoveries
-from expired cursors, have limits (DESIGN 6).
+Always: the id of a request is unlike any client's. A crawl ends: a repeated cursor is an error, or the end if it is
+empty; pages, and recoveries from refused cursors, have limits (DESIGN 6.11).
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from itertools import count
 from typing import Any, Final
@@ -21,8 +22,11 @@ from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
 from gateway.tasks.single_flight import begun
 from gateway.tasks.transport_interfaces import Caller, Channel, Counts
 
-_RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
+_RECOVERIES_MAX: Final = 10  # from refused cursors, in one crawl
+_REFUSALS_MAX: Final = 2  # ... of one: the page before it is read again, then all pages
+_EMPTY: Final = ""  # a cursor like any other; some servers write it for the end
 _CURSOR_CHARS_MAX: Final = 64 * 1024  # of the upstream's; four times the longest task id, which some have in them
+_PUTS_OFF: Final = (429, 503)  # statuses that say nothing of what was asked
 _DROPS_MAX: Final = 1  # lost connections, for one request
 _PAUSE_MIN_S: Final = 1.0  # before a request that was put off is sent again: `Retry-After` may be 0
 TASKS_AT_ONCE: Final = 100  # handled before others get their turn
@@ -40,12 +44,14 @@ class ListPage(msgspec.Struct):
     told: Stamp
     size_bytes: int
     tasks: list[Task] = []
+    is_behind_end: bool = False  # for an empty cursor the list has begun again
 
 
 class Crawler:
     """Asks the upstream in the name of one caller. `requests` is the number of requests made.
 
     `refusals` are the statuses by which pages were refused, and single tasks that nothing puts off (plan_execution.py).
+    `ends_empty`: the list that was read has an empty cursor for its end.
     """
 
     def __init__(
@@ -59,6 +65,8 @@ class Crawler:
         self._loop = asyncio.get_running_loop()
         self.requests = 0
         self.refusals: list[int] = []
+        self.ends_empty = False
+        self._refused_with = ""  # the last cursor
         self._resumes_at = 0.0  # since the upstream has put a request off
         self._one_at_a_time = asyncio.Lock()  # taken once it has
 
@@ -70,30 +78,33 @@ class Crawler:
         cursor: str | None = None  # of the next page
         before: str | None = None  # of the page before it
         seen: set[int] = set()  # hashes: cursors may be long, and pages many
-        recoveries, went_back, began = 0, False, self._now()
-        asking = begun(self._ask_for_page(None))
+        refused = Counter[int]()  # cursors, the same
+        began, asking = self._now(), begun(self._ask_for_page(None))
         try:
             for count_left in range(self._limits.pages_max - 1, -1, -1):
-                if (page := await asking) is None:
-                    recoveries += 1
-                    if recoveries > _RECOVERIES_MAX:
-                        raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
-                    # The task that the cursor names has gone. The page before may give a fresh one; else start anew.
-                    seen = set() if went_back else seen - {hash(cursor)}
-                    cursor, went_back = None if went_back else before, not went_back
-                else:
-                    went_back = False
-                    if hash(page.following) in seen:
+                page, is_last = await asking, False
+                if page is not None:
+                    repeats = hash(page.following) in seen
+                    page.is_behind_end = repeats and _EMPTY in (cursor, page.following)
+                    if repeats and not page.is_behind_end:
                         raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
                     seen.add(hash(page.following))
                     before, cursor = cursor, page.following
-                is_last = page is not None and (cursor is None or first_only)
+                    is_last = cursor is None or first_only or page.is_behind_end
+                else:
+                    seen.discard(hash(cursor))
+                    refused[hash(cursor)] += 1
+                    if cursor == _EMPTY:
+                        is_last = refused[hash(cursor)] > 1
+                    elif (cursor := self._back(cursor, before, refused)) is None:
+                        seen.clear()
                 if count_left and not is_last:
                     asking = begun(self._ask_for_page(cursor))
                     await asyncio.sleep(0)  # it is under way
                 if page is not None:
                     yield await self._read(page)
                 if is_last:
+                    self.ends_empty = page is None or page.is_behind_end
                     return
             limit = f"index.pages_max ({self._limits.pages_max})"
             raise UpstreamBroken(f"the upstream's tasks/list has more pages than {limit}")
@@ -103,18 +114,36 @@ class Crawler:
             await asyncio.gather(asking, return_exceptions=True)
             del asking  # as in `InFlight.join`
 
+    def _back(self, cursor: str | None, before: str | None, refused: Counter[int]) -> str | None:
+        """The cursor to go on with where one was `refused`: it has expired, or that was a failure. Raises GatewayError.
+
+        The page before it may give a fresh one; else the list is begun anew.
+        """
+        if refused[hash(cursor)] > _REFUSALS_MAX or refused.total() > _RECOVERIES_MAX:
+            times = f"{refused.total()} times, at last with {self._refused_with}"
+            raise UpstreamBroken(f"the upstream has refused cursors of its own tasks/list {times}")
+        return before if refused[hash(cursor)] == 1 and before != cursor else None
+
     async def page(self, cursor: str | None) -> ListPage | None:
-        """The page at `cursor`; None if the cursor is no longer valid. Raises GatewayError."""
+        """The page at `cursor`; None if the upstream refuses the cursor. Raises GatewayError."""
         page = await self._ask_for_page(cursor)
         return None if page is None else await self._read(page)
 
     async def _ask_for_page(self, cursor: str | None) -> ListPage | None:
         asked = self._now()
-        response = await self.ask("tasks/list", {} if cursor is None else {"cursor": apart(cursor)})
-        if bytes(response.error):
-            if cursor is not None and jsonrpc.error_code(response) == jsonrpc.INVALID_PARAMS:
+        try:
+            response = await self.ask("tasks/list", {} if cursor is None else {"cursor": apart(cursor)})
+        except UpstreamRefused as refused:
+            if cursor is not None and refused.status >= 400 and refused.status not in _PUTS_OFF:
+                self._refused_with = f"status {refused.status}"
                 return None
-            raise UpstreamFailed(bytes(response.error))
+            self.refusals.append(refused.status)
+            raise
+        if bytes(response.error):
+            if cursor is None:
+                raise UpstreamFailed(bytes(response.error))
+            self._refused_with = f"error {jsonrpc.error_code(response)}"
+            return None
         try:
             raws, following = task_observations.parse_page(response)
         except TaskError as error:
@@ -173,8 +202,6 @@ class Crawler:
                     raise
             except UpstreamRefused as refused:
                 if refused.retry_after_s is None:
-                    if method == "tasks/list":
-                        self.refusals.append(refused.status)
                     raise
                 resumes_at = self._loop.time() + max(_PAUSE_MIN_S, refused.retry_after_s)
                 if resumes_at >= ends_at:

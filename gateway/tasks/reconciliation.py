@@ -24,6 +24,7 @@ MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
 FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
 _MARK_BYTES: Final = 250  # of a mark or of a gone task beside its id, at most (tests/rules/test_reconciliation.py)
 _UNLISTED_BYTES: Final = 100  # of the place of an unlisted task
+ORDERS_MIN: Final = 40_320.0  # in which tasks can stand, so that one order is no chance: those of eight
 _ALL: Final = 0  # as `Mark.first`: every query waits
 
 
@@ -64,6 +65,7 @@ class Known(msgspec.Struct):
     listing: Listing = Listing.NEITHER
     pages: int = 0  # of the last crawl
     cursors: list[str | None] = []  # of the last pages; the last one is at the end
+    ends_empty: bool = False  # the last page of the last crawl names an empty cursor
     asks_by_id: bool = True  # the upstream knows `tasks/get`
 
     @property
@@ -384,17 +386,25 @@ def _both(before: Stamp, told: Stamp) -> Stamp:
 
 
 class ListingOrder:
-    """The order of creation in which the pages of a crawl show their tasks."""
+    """The order of creation in which pages show their tasks."""
 
     def __init__(self) -> None:
         self.count = 0
+        self._page_size: int | None = None  # of each page that names a next one
+        self._is_even = True
         self.restart()
 
     def restart(self) -> None:
         self._last: Instant | None = None
         self._rises = self._falls = True
+        self._length = self._run = 0  # of all instants; of the last ones, which are the same
+        self._orders = 1.0
 
-    def note(self, tasks: Sequence[Task]) -> None:
+    def note(self, tasks: Sequence[Task], page_size: int, has_next: bool) -> None:
+        """A page shows so many tasks, and these for the first time."""
+        if has_next:
+            self._is_even &= page_size > 0 and self._page_size in (None, page_size)
+            self._page_size = page_size
         self.count += len(tasks)
         for task in tasks:
             at = task.created
@@ -403,11 +413,20 @@ class ListingOrder:
             elif self._last is not None:
                 self._rises &= at >= self._last
                 self._falls &= at <= self._last
+            self._length, self._run = self._length + 1, self._run + 1 if at == self._last else 1
+            self._orders = min(self._orders * self._length / self._run, ORDERS_MIN)
             self._last = at
+
+    def denies(self, listing: Listing) -> bool:
+        """Whether these pages are in no such order."""
+        return not (self._is_even and (self._rises if listing is Listing.APPENDS else self._falls))
 
     @property
     def listing(self) -> Listing:
-        """Where new tasks will appear. One task tells nothing, nor do tasks of one instant."""
-        if self._rises == self._falls:
+        """Where new tasks will appear, unless that may be chance: one task tells nothing, nor do tasks of one instant.
+
+        Servers that cut pages from everybody's tasks have pages that are empty or shorter, and name a next one.
+        """
+        if self._orders < ORDERS_MIN or not self._is_even:
             return Listing.NEITHER
-        return Listing.APPENDS if self._rises else Listing.PREPENDS
+        return Listing.APPENDS if self._rises else Listing.PREPENDS if self._falls else Listing.NEITHER

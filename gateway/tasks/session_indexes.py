@@ -330,7 +330,7 @@ class Sessions:
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         if self.servers.filters_natively(key):
             return
-        session, shows = self.find(key), bool(said.shown or said.made or said.ended)
+        session, shows = self.find(key), bool(said.shown_ids)
         if session is None:
             if not shows:
                 return  # nothing is known that it may change

@@ -166,7 +166,8 @@ async def test_a_refused_crawl_is_relayed_with_every_header(process_rig: Rig, st
     kept = [b": ".join(f).rstrip() for f in answered.fields if f[0].lower() not in (b"content-length", b"connection")]
     assert kept == [b"Content-Type: application/json", *CHALLENGE]
     assert answered.body == told(0).replace(b'"id":0', b'"id":"\\u0061"')
-    assert len(process_rig.asked("tasks/list")) == from_page
+    is_anew = from_page == 2 and status[:3] not in (b"429", b"503")  # what refuses a cursor may refuse it alone
+    assert len(process_rig.asked("tasks/list")) == from_page + is_anew
 
 
 @pytest.mark.parametrize(

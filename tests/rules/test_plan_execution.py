@@ -31,7 +31,8 @@ from tests.test_sessions import outbox
 
 KEY: Final = Key("research", b"/mcp", b"0f8c", b"who")
 LIMITS: Final = config.IndexLimits(tasks_max=2)
-TASKS: Final = [plain.raw_task(f"t-{number}", "working", None, None) for number in range(LIMITS.tasks_max + 1)]
+CREATED: Final = "2026-01-01T00:00:00Z"
+TASKS: Final = [plain.raw_task(f"t-{number}", "working", CREATED, None) for number in range(LIMITS.tasks_max + 1)]
 
 
 class Place:
