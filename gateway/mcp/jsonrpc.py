@@ -8,6 +8,7 @@ proportion to bytes.
 """
 
 import json
+import re
 from functools import cached_property, lru_cache
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
@@ -85,6 +86,9 @@ LENIENT_BYTES_MAX: Final = 256 * 1024  # that the lenient reader reads: the wors
 REPLACEMENT: Final = "\ufffd"  # stands for what is no text: an id that holds it may be another
 _BEFORE_TEXT: Final = b"\xef\xbb\xbf\xfe\xff\0 \t\r\n"  # in UTF-8, and in UTF-16 and UTF-32, which some clients read
 
+_BEGIN: Final = re.compile(rb'(?:\[\s*)?\{\s*"')
+_BEGIN_BYTES: Final = 1024
+
 UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)  # JSON can be nested too deeply
 _Read = TypeVar("_Read")
 
@@ -152,6 +156,20 @@ def batch_size(data: bytes) -> int:
 def looks_like_messages(data: bytes) -> bool:
     """Whether `data`, which is no message, may be a batch, or a message that another reader can read."""
     return data.lstrip(_BEFORE_TEXT)[:1] in (b"{", b"[")
+
+
+def begins_like_messages(data: bytes) -> bool:
+    """The same by the first bytes: an object with a member, alone or in an array. A log writes `[INFO]` too."""
+    return _BEGIN.match(data.lstrip(_BEFORE_TEXT)[:_BEGIN_BYTES].replace(b"\0", b"")) is not None
+
+
+def may_be_messages(data: bytes) -> bool:
+    """The same of a whole text, by what it says: JSON that has no member of a message is none for any reader."""
+    if (items := decoded(_items, data)) is not None:
+        return any(may_be_messages(bytes(item)) for item in items if bytes(item)[:1] == b"{")
+    if (names := decoded(_members, data)) is not None:
+        return "jsonrpc" in names or ("id" in names and not names.keys().isdisjoint(("result", "error")))
+    return begins_like_messages(data)
 
 
 def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:

@@ -65,7 +65,8 @@ class Sight:
     def __init__(self, piece: bytes) -> None:
         head = piece[:_SIGHT_BYTES]
         method = _METHOD_FIRST.match(head)
-        self.may_be_response = method is None
+        self.may_be_message = jsonrpc.begins_like_messages(head)
+        self.may_be_response = method is None and self.may_be_message
         self.first_id = _id_in(_ID_FIRST.match(head) if method is None else method)
         self._tail = piece[-_SIGHT_BYTES:]
 

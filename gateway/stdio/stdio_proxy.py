@@ -173,11 +173,17 @@ class StdioProxy:
                 self._to_client.pass_on(piece)
             if line.ended:
                 self._large = None
-                if not large.stays and (pending := self._answered(large.sight.id)) is not PLAIN:
+                if (
+                    large.sight.may_be_message
+                    and not large.stays
+                    and (pending := self._answered(large.sight.id)) is not PLAIN
+                ):
                     self._take_in(pending.unread())
             return True
         message, message_id = jsonrpc.parse(line.raw), None
         if message is None:
+            if not jsonrpc.may_be_messages(line.raw):
+                return False  # a line of a log
             message_id = Sight(line.raw).id
         elif message.is_response:
             message_id = jsonrpc.id_of(message.id)

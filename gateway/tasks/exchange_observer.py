@@ -100,7 +100,7 @@ class Pending(NamedTuple):
         """What a message says that comes while the request is pending."""
         message = jsonrpc.parse(data)
         if message is None:
-            return UNREAD._replace(seen=data) if jsonrpc.looks_like_messages(data) else Intercepted(data)
+            return UNREAD._replace(seen=data) if jsonrpc.may_be_messages(data) else Intercepted(data)
         if not message.is_response:
             return Intercepted(data, task_observations.of_notification(message))
         if self.kind is RequestKind.PLAIN:
