@@ -16,6 +16,8 @@ from gateway.mcp.jsonrpc import CANNOT_ANSWER, INTERNAL_ERROR, INVALID_PARAMS, I
 _REFUSALS: Final = (jsonrpc.METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS)
 _E = TypeVar("_E", bound=BaseException)
 
+REFUSALS: Final = (401, 403, 404)  # statuses by which a server may say that it serves a caller no more (DESIGN 7.4)
+
 TEXT_CHARS_MAX: Final = 1000  # of an error: it may have a peer's words in it, and goes into answers, logs and the page
 
 
@@ -152,6 +154,17 @@ class UpstreamRefused(GatewayError):
         self.retry_after_s = retry_after_s
         self.status, self.reason, self.headers, self.body, self.crawl_id = status, reason, headers, body, crawl_id
         self.refuses = status < 500 and status != 429  # what is wrong is the client's request, or the address in `url`
+
+    @property
+    def answer(self) -> jsonrpc.Message | None:
+        """The JSON-RPC response to that very request, which a server may send with any status."""
+        message = jsonrpc.parse(self.body)
+        return message if message is not None and message.answers(self.crawl_id) else None
+
+    @property
+    def is_of_caller(self) -> bool:
+        """Whether the server may serve the caller no more. Who answers a request with a 404 knows its session."""
+        return self.status in REFUSALS and not (self.status == 404 and self.answer is not None)
 
 
 class UpstreamFailed(GatewayError):

@@ -5,7 +5,7 @@
     a response of any type to a request that may tell   its message is inspected
     the answer to `initialize`, a resumed stream        the same, and edited
     a list whose request has a misspelt criterion       likewise
-    a status of 400 or above                            the sessions are told; the body passes
+    a 401, 403 or 404                                   the session is told; at any status from 400 the body passes
     a DELETE that succeeds                              all indexes of the session are dropped
     all else                                            passes
 
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from gateway.downstream.exchange import Exchange
+from gateway.errors import REFUSALS
 from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
 from gateway.http.header_fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
@@ -37,7 +38,7 @@ _AWAITED: Final = (*_MARKS, b'"result"')
 class Interceptor:
     """Watches over the response to one request. `message` is the request's, None if it has none or is unread."""
 
-    __slots__ = ("_caller", "_exchange", "_has_warned", "_method", "_pending", "_session_id", "_sessions")
+    __slots__ = ("_caller", "_exchange", "_has_warned", "_pending", "_session_id", "_sessions")
 
     def __init__(
         self,
@@ -48,7 +49,6 @@ class Interceptor:
         misspelt: tuple[str, ...] = (),
     ) -> None:
         self._sessions, self._caller, self._exchange = sessions, caller, exchange
-        self._method = None if message is None else message.method
         self._session_id: bytes | None = None  # of the session that `initialize` opens
         self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread
         if message is not None:
@@ -69,7 +69,8 @@ class Interceptor:
             self._exchange.location = response.headers.get(b"location") or b""
             response.headers = caller.moved(status, response.headers)
         if status >= 400:
-            self._sessions.refuse(caller.key, status, self._method)
+            if status in REFUSALS:
+                self._sessions.refuse(self._sessions.find(caller.key))
             return None
         if method == b"DELETE" and 200 <= status < 300 and caller.session_id:
             self._sessions.drop_all(caller.key)

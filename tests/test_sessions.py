@@ -69,18 +69,29 @@ async def test_a_reload_to_another_server_leaves_it_nothing_of_the_old_ones() ->
     assert store.find(KEY) is None
 
 
-def test_a_late_refusal_of_the_server_before_a_reload_drops_nothing_of_the_new_ones() -> None:
+def test_a_late_refusal_of_the_server_before_a_reload_hides_nothing_of_the_new_ones() -> None:
     store = sessions(Clock())
     with store.using(KEY) as old:
         store.take_over(config.IndexLimits(), {"research"})
         new = stored(store, KEY)
-        store.refuse_own(old, 401)
-        assert (store.find(KEY), list(new.marks)) == (new, ["t-1"])
-        old.mark("t-1", Moment(1, 1.0))
-        store.refuse_own(old, 401)
-        assert (list(old.marks), list(new.marks)) == ([], ["t-1"]), "each server's own"
-        store.refuse_own(new, 401)
-        assert not new.marks
+        store.refuse(old)
+        came = store.now().order
+        assert (old.known.is_hidden(came), new.known.is_hidden(came)) == (True, False)
+
+
+def test_what_is_known_of_a_refused_caller_is_kept_and_shown_once_he_is_accepted() -> None:
+    store = sessions(Clock())
+    session, before = stored(store, KEY), store.now().order
+    store.refuse(session)
+    came = store.now().order
+    session.known.accept(before)
+    assert session.known.is_hidden(came)
+    assert list(session.marks) == ["t-1"]
+    session.known.accept(store.now().order)
+    assert not session.known.is_hidden(came)
+    store.refuse(session)
+    assert not session.known.is_hidden(came), "a query waits for no refusal that came after it"
+    assert session.known.is_hidden(store.now().order)
 
 
 async def test_a_session_that_a_query_uses_stays() -> None:
@@ -128,12 +139,12 @@ async def test_a_caller_has_no_place_before_the_upstream_has_answered_him() -> N
     assert places(store) == 1
 
 
-async def test_a_caller_who_was_answered_and_is_refused_has_no_place_while_he_is_at_work() -> None:
+async def test_a_caller_whose_session_has_ended_has_no_place_while_he_is_at_work() -> None:
     store = sessions(Clock())
     stored(store, KEY)
     with store.using(KEY) as session:
         before = session.known
-        store.refuse(KEY, 401, "tasks/list")
+        store.drop_all(KEY)
         assert (places(store), session.marks) == (0, {})
         assert session.known is not before  # what was asked for before is void
         with store.using(KEY) as other:

@@ -54,6 +54,15 @@ class Message(msgspec.Struct, dict=True):
     def is_response(self) -> bool:
         return self.method is None and bool(bytes(self.id)) and bool(bytes(self.result) or bytes(self.error))
 
+    def answers(self, raw_id: bytes) -> bool:
+        """Whether it is the response to the one request of its exchange, which has that id.
+
+        The error about a request that a server could not read has no id, or null (JSON-RPC 2.0, 5).
+        """
+        if bytes(self.error) and bytes(self.id) in (b"", b"null"):
+            return self.method is None
+        return self.is_response and same_id(self.id, raw_id)
+
     @property
     def is_observed(self) -> bool:
         """Whether it is a request whose response may say something about a task."""

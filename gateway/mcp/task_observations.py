@@ -36,6 +36,7 @@ class Observation(msgspec.Struct):
     doubt: bool = False
     is_told_to_all: bool = False  # by a notification
     is_listed: bool = False  # by a page
+    is_got: bool = False  # by `tasks/get`
 
     @property
     def shown_ids(self) -> list[str]:
@@ -79,7 +80,7 @@ def _of_tasks(request: Message | None, response: Message) -> Observation | None:
     if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), _RELATED)):
         return _of_result(related, response)
     if is_one or method is None:
-        return Observation([_state(jsonrpc.without_meta(bytes(response.result)))])
+        return Observation([_state(jsonrpc.without_meta(bytes(response.result)))], is_got=method == "tasks/get")
     return None
 
 
@@ -87,7 +88,7 @@ def of_success(request: Message | None, task_id: str) -> Observation:
     """What a success says that is not read, of the one task that its request names."""
     if request is not None and request.method == "tasks/result":
         return Observation(ended=task_id)
-    return Observation([(task_id, b"")])
+    return Observation([(task_id, b"")], is_got=request is not None and request.method == "tasks/get")
 
 
 def of_notification(message: Message) -> Observation | None:

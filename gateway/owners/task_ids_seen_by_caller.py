@@ -124,12 +124,6 @@ class Owners:
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         """A task of a caller's has ended."""
 
-    def end(self, owners: Iterable[OwnerKey]) -> None:
-        """A session has ended for a caller."""
-        for owner in owners:
-            if owner[-1]:
-                self.stored.take_out(owner)
-
     def end_all(self, key: Key) -> None:
         """A session has ended, for every caller."""
         for owner in [seen.key for seen in self.stored.all() if seen.key[-1] and seen.key[:3] == key.of_all]:

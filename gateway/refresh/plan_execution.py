@@ -23,6 +23,7 @@ from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
 
 _ASKED_AT_ONCE: Final = 8
+_ASKED_TIMES_MAX: Final = 2  # for one task: before its method is taken for unknown
 _UNSEEN_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
 _TAIL_BYTES_MAX: Final = 16 << 20  # of pages that a tail read takes before it takes them in
 _CURSORS_KEPT: Final = 4  # of the last pages: a tail read begins there
@@ -45,8 +46,8 @@ class Refresh(ABC):
         try:
             await self._ask_all()
         finally:
-            for status in self._crawler.refusals:  # though another request may have failed first
-                self._sessions.refuse_own(self._session, status)
+            if self._crawler.is_refused:  # though another request may have failed first
+                self._sessions.refuse(self._session)
             self._in_flight.end()
             self._sessions.keep(self._session)
 
@@ -111,15 +112,12 @@ class Refresh(ABC):
         except UpstreamRefused as refused:
             is_cleared = session.known is not self._known
             if refused.status in (401, 429) or not (is_cleared or session.put_off(task_id, asked.order)):
-                self._crawler.refusals.append(refused.status)
                 raise  # a 429 denies nothing
-            if not is_cleared:
-                session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
-            response = None
+            response = None  # the task, or the caller: a page tells (DESIGN 7.4)
         except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:
             is_denied = isinstance(error, UpstreamFailed) and session.put_off(task_id, asked.order)
             if self._is_same and not is_denied:
-                session.fail(task_id, asked.order)
+                session.fail(task_id)
                 raise
             response = None  # an error within an error would leave a cycle (9.5)
         self._check_same()
@@ -128,11 +126,12 @@ class Refresh(ABC):
         now = self._sessions.now()
         told = Stamp(asked, asked.order, now.order, is_own=True)
         if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
-            session.stop_asking_by_id(now)
+            session.stop_asking_by_id(now, self._ages.full_crawl_interval_s)
             return
         self._accept(told)
         found = None if bytes(response.error) else _task_in(response, task_id)
         if found is not None:
+            self._sessions.know_get.add(session.key.upstream)
             session.take(found, told, now)
             if self._lives is not None:
                 self._lives.told(session.key, (found,))
@@ -145,10 +144,22 @@ class Refresh(ABC):
         self._sessions.check(session)
 
     async def _answer_about(self, task_id: str) -> jsonrpc.Message:
-        """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there."""
-        response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
-        codes = jsonrpc.METHOD_NOT_FOUND, jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND
-        if bytes(response.error) and jsonrpc.error_code(response) not in codes:
+        """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there.
+
+        One that says that there is no such method is asked for again, and believed where there never was one.
+        """
+        for _ in range(_ASKED_TIMES_MAX):
+            try:
+                response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
+            except UpstreamRefused as refused:
+                if refused.status in (401, 403, 429) or (answer := refused.answer) is None:
+                    raise
+                response = answer
+            code = jsonrpc.error_code(response)
+            if code != jsonrpc.METHOD_NOT_FOUND:
+                break
+        is_known = code != jsonrpc.METHOD_NOT_FOUND or self._session.key.upstream in self._sessions.know_get
+        if bytes(response.error) and is_known and code not in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND):
             raise UpstreamFailed(bytes(response.error))
         return response
 

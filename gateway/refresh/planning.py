@@ -74,7 +74,7 @@ def need_of(record: Record, came: Moment, ages: Ages) -> Need:
 def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[[str], bool] = lambda _: True) -> Plan:
     """What must be asked before `query`, which came then, may be answered. `owns`: the caller may see it."""
     known, index = record.known, record.index
-    if known.refused:
+    if known.is_hidden(came.order):
         return ACCESS_CHECK
     need = need_of(record, came, ages)
     ids, unlisted, seeks = query.task_ids, record.unlisted, False

@@ -26,7 +26,6 @@ from gateway.errors import (
     TooLarge,
     UpstreamBroken,
     UpstreamFailed,
-    UpstreamRefused,
     without_frames,
 )
 from gateway.mcp import jsonrpc
@@ -177,9 +176,9 @@ class Planner:
         asked, crawler = self._sessions.now(), self._crawler(caller, channel)
         try:
             response = await crawler.ask("tasks/list", {})
-        except UpstreamRefused as refused:
-            self._sessions.refuse_own(session, refused.status)
-            raise
+        finally:
+            if crawler.is_refused:
+                self._sessions.refuse(session)
         if bytes(response.error):
             raise UpstreamFailed(bytes(response.error))
         known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
@@ -187,7 +186,7 @@ class Planner:
     async def check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
-        while not session.known.accepts:
+        while not session.known.has_listed or session.known.is_hidden(came.order):
             with suppress(Forgotten, TooLarge):
                 await self._carry_out(session, caller, waiter, Query(), ACCESS_CHECK, came)
 

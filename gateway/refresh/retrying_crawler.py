@@ -50,7 +50,7 @@ class ListPage(msgspec.Struct):
 class Crawler:
     """Asks the upstream in the name of one caller. `requests` is the number of requests made.
 
-    `refusals` are the statuses by which pages were refused, and single tasks that nothing puts off (plan_execution.py).
+    It `is_refused` if the upstream may serve the caller no more, by its answer to one of them.
     `ends_empty`: the list that was read has an empty cursor for its end.
     """
 
@@ -64,7 +64,7 @@ class Crawler:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self.requests = 0
-        self.refusals: list[int] = []
+        self.is_refused = False
         self.ends_empty = False
         self._refused_with = ""  # the last cursor
         self._resumes_at = 0.0  # since the upstream has put a request off
@@ -137,7 +137,6 @@ class Crawler:
             if cursor is not None and refused.status >= 400 and refused.status not in _PUTS_OFF:
                 self._refused_with = f"status {refused.status}"
                 return None
-            self.refusals.append(refused.status)
             raise
         if bytes(response.error):
             if cursor is None:
@@ -202,6 +201,7 @@ class Crawler:
                     raise
             except UpstreamRefused as refused:
                 if refused.retry_after_s is None:
+                    self.is_refused |= refused.is_of_caller
                     raise
                 resumes_at = self._loop.time() + max(_PAUSE_MIN_S, refused.retry_after_s)
                 if resumes_at >= ends_at:

@@ -9,7 +9,6 @@
 
     of every kind                   a status notification names its task; what cannot be read, or a batch, is a doubt
     a success about one task        need not be read: the index has the task as it stands there, or not (`is_success`)
-    401; 404 of a session; 403 of `tasks/*`: the index is dropped; another 403: it is hidden; other statuses: nothing
 
 No message is changed but the result of `initialize` (DESIGN 4), and of a `tasks/list` with a misspelt criterion (5.4).
 """
@@ -42,23 +41,6 @@ class Intercepted(NamedTuple):
     def task_id(self) -> str | None:
         """The id of the one task that it shows; None if it shows none, or several."""
         return None if self.observation is None else self.observation.task_id
-
-
-class Access(Enum):
-    """What a refusal makes of what is known of the caller."""
-
-    KEPT = "kept"
-    HIDDEN = "hidden"  # until a `tasks/*` of the gateway's for the caller succeeds
-    DROPPED = "dropped"
-
-
-def access_after(status: int, method: str | None, names_session: bool) -> Access:
-    """What a status of 400 or above does, as the answer to a request of that method; None if that is unknown."""
-    if status == 401 or (status == 404 and names_session):
-        return Access.DROPPED
-    if status == 403:
-        return Access.DROPPED if _is_of_tasks(method) else Access.HIDDEN
-    return Access.KEPT
 
 
 def _is_of_tasks(method: str | None) -> bool:

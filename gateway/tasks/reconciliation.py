@@ -47,7 +47,7 @@ class Mark(msgspec.Struct, gc=False):
     failed: int = 0  # own requests for it, as the index lacks it
     told: bool = False  # other replicas know that it is there
     denied: bool = False  # ... or did: something has denied it since
-    found: bool = False  # nothing here names it but what answers have shown elsewhere (task_ids_seen_by_caller.py)
+    found: bool = False  # no query fails for it: only answers elsewhere have shown it, or asks have failed
 
 
 class Known(msgspec.Struct):
@@ -58,7 +58,8 @@ class Known(msgspec.Struct):
     live_as_of: Moment = NEVER  # promises every task that was live then
     unlisted_as_of: Moment = NEVER  # promises every unlisted task
     doubted: int = 0  # when something passed unread: all that was known then may be old
-    refused: int = 0  # when a request got a 403: nothing is shown until a later `tasks/*` of the gateway's succeeds
+    refused: int = 0  # when a request was refused last
+    accepted: int = 0  # when the last `tasks/*` of the gateway's that has succeeded was asked for
     outgrown: str = ""  # what the session has more of than an index may hold, as far as is known: nothing is taken in
     outgrown_until: float = float("-inf")  # until then no crawl tries again
     has_listed: bool = False  # a `tasks/list` has succeeded
@@ -66,18 +67,17 @@ class Known(msgspec.Struct):
     pages: int = 0  # of the last crawl
     cursors: list[str | None] = []  # of the last pages; the last one is at the end
     ends_empty: bool = False  # the last page of the last crawl names an empty cursor
-    asks_by_id: bool = True  # the upstream knows `tasks/get`
+    asks_by_id: bool = True  # else the upstream does not know `tasks/get`, as far as is known ...
+    asks_again_at: float = 0.0  # ... until then
 
-    @property
-    def accepts(self) -> bool:
-        """Whether the upstream has listed its tasks to this caller, and refused it nothing since."""
-        return self.has_listed and not self.refused
+    def is_hidden(self, came: int) -> bool:
+        """Whether a query that came then must ask first if the caller is still served (DESIGN 7.4)."""
+        return self.refused > 0 and self.accepted <= min(self.refused, came)
 
     def accept(self, asked: int, lists: bool = False) -> None:
         """A `tasks/*` of the gateway's that was asked for then has succeeded; `lists`: it was a `tasks/list`."""
         self.has_listed |= lists
-        if asked > self.refused:
-            self.refused = 0
+        self.accepted = max(self.accepted, asked)
 
     def fail_tail(self) -> None:
         """The page where new tasks appear cannot be found: only a crawl helps."""
@@ -312,13 +312,12 @@ class Record(Marking):
         self.forget(task_id)
         self.gone.put(task_id, told)
 
-    def fail(self, task_id: str, asked: int) -> None:
-        """The gateway's own `tasks/get` got no answer. In the end the mark goes: some tasks only clients ask for."""
+    def fail(self, task_id: str) -> None:
+        """The gateway's own `tasks/get` got no answer. In the end no query fails for it: some only clients can get."""
         mark = self.marks.get(task_id)
         if mark is not None and self.index.get(task_id) is None:
             mark.failed += 1
-            if mark.failed >= FAILURES_MAX:
-                self.marks.settle(task_id, asked)
+            mark.found = mark.failed >= FAILURES_MAX
 
     def has_heard(self, task_id: str, order: int) -> bool:
         """Whether a task that was first seen then is known here, or was denied since."""
@@ -329,9 +328,9 @@ class Record(Marking):
         self.index.remove(task_id)
         self.unlisted.pop(task_id, None)
 
-    def stop_asking_by_id(self, now: Moment) -> None:
-        """The upstream does not know `tasks/get`: only pages tell of tasks."""
-        self.known.asks_by_id = False
+    def stop_asking_by_id(self, now: Moment, interval_s: float) -> None:
+        """The upstream seems not to know `tasks/get`: for that long only pages tell of tasks."""
+        self.known.asks_by_id, self.known.asks_again_at = False, now.at + interval_s
         for task_id in self.unlisted:
             self.mark(task_id, now, first=_ALL)
 

@@ -26,7 +26,7 @@ from gateway.mcp.task_observations import Observation
 from gateway.owners.eviction import Space, Storable, Stored
 from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
-from gateway.tasks.exchange_observer import Access, Intercepted, Pending, access_after
+from gateway.tasks.exchange_observer import Intercepted, Pending
 from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.reconciliation import MARKS_MAX, Listing, Record
@@ -87,8 +87,15 @@ class Session(Record, Storable[Key]):
             is_there_again = any(task_id in self.gone for task_id in names)
             self._seen.note(self.owners, names, now, made=said.made is not None or is_there_again)
 
+    def ask_by_id(self) -> None:
+        """The upstream may know `tasks/get`: tasks that no page shows are looked for again."""
+        if not self.known.asks_by_id:
+            self.known.asks_by_id, self._found_to = True, {}
+
     def find_again(self, came: Moment) -> None:
         """Mark tasks that the caller was shown elsewhere before a query came, as far as there is room."""
+        if came.at >= self.known.asks_again_at:
+            self.ask_by_id()
         for seen in self._seen.of(self.owners, came) if self.known.asks_by_id else ():
             last = self._found_to.get(seen.key, 0)
             for task_id, order in seen.since(last):
@@ -99,7 +106,7 @@ class Session(Record, Storable[Key]):
                 self._found_to[seen.key] = last = order
 
     def put_off(self, task_id: str, asked: int) -> bool:
-        """An own `tasks/get` got no answer. True if only an answer elsewhere has shown the task: no query fails for it.
+        """An own `tasks/get` got no answer. True if no query fails for it (`Mark.found`).
 
         It is asked for again after the next crawl.
         """
@@ -203,6 +210,8 @@ class Sessions:
         self.servers = servers
         self.servers.may_filter = not apart
         self.own = self._new_own(limits) if apart else None
+        self.know_get = set[str]()
+        """The upstreams that have answered a `tasks/get`: there -32601 is an error like others (DESIGN 6.12)."""
         self.lives: Lives | None = None
         """The lives of the tasks that are seen, unless metrics have none."""
         self._limits = limits
@@ -219,6 +228,7 @@ class Sessions:
     def take_over(self, limits: config.IndexLimits, changed: Collection[str]) -> None:
         """Take over other limits. The names in `changed` mean other servers from now on."""
         self._limits = limits
+        self.know_get -= set(changed)
         self._stored.space = _space_in(limits)
         self._seen.take_over(limits, changed)
         for session in (*self._unaccepted.values(), *self._stored.all()):
@@ -312,6 +322,8 @@ class Sessions:
             self.lives.name(key, pending, data, task if is_same else None)
         if task_id is None:
             return
+        if session is not None and pending.request is not None and pending.request.method == "tasks/get":
+            self._hear_of_get(session)
         now = self.now()
         if session is not None and task is not None and is_same:
             session.renew(task, pending.asked, now)
@@ -327,6 +339,11 @@ class Sessions:
         self._seen.note(session.owners, (task_id,), now)
         self._stored.touch(session, now.at)
 
+    def _hear_of_get(self, session: Session) -> None:
+        """A `tasks/get` has succeeded."""
+        self.know_get.add(session.key.upstream)
+        session.ask_by_id()
+
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         if self.servers.filters_natively(key):
             return
@@ -337,6 +354,8 @@ class Sessions:
             session = self._unaccepted[key] = self._new(key)
             self._know_server(session)
         session.take_in(said, asked, self.now())
+        if said.is_got:
+            self._hear_of_get(session)
         (self.accept if shows else self.keep)(session)
 
     def take_in(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:
@@ -351,29 +370,13 @@ class Sessions:
         if intercepted.observation is not None and not is_unique:
             self.observe(key, intercepted.observation, intercepted.asked)
 
-    def refuse(self, key: Key, status: int, method: str | None) -> Access:
-        """The upstream answered a request of a caller's with a status of 400 or above (DESIGN 7.4)."""
-        access = access_after(status, method, bool(key.session))
-        if access is Access.DROPPED:
-            if status == 404 and (stored := self._stored.get(key)) is not None:  # else who asks is a stranger
-                self._seen.end(stored.owners)
-            self.drop(key)
-        elif access is Access.HIDDEN and (session := self.find(key)) is not None:
+    def refuse(self, session: Session | None) -> None:
+        """The upstream has refused a request of a caller's: it is asked before anything is shown (DESIGN 7.4)."""
+        if session is not None:
             session.known.refused = self.now().order
-        return access
-
-    def refuse_own(self, session: Session, status: int) -> None:
-        """The same of an own request. After a reload the key may be that of another server's session."""
-        key = session.key
-        if self.find(key) in (None, session):
-            access = self.refuse(key, status, "tasks/list")
-        else:
-            access = access_after(status, "tasks/list", bool(key.session))
-        if access is Access.DROPPED:
-            session.clear()
 
     def drop(self, key: Key) -> None:
-        """Clear a session: the upstream refused its caller, or does not know it. Its users keep it, empty."""
+        """Clear a session, which has ended. Its users keep it, empty."""
         session = self.find(key)
         if session is not None:
             session.clear()

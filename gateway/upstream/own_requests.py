@@ -156,9 +156,10 @@ class HttpChannel:
                 await asyncio.sleep(0)
                 continue
             message = jsonrpc.parse(data)
-            if message is not None and message.is_response:
-                if jsonrpc.same_id(message.id, raw_id):
-                    answer = message  # else it is late, or a second one: nobody but the gateway asks on this stream
+            if message is not None and message.answers(raw_id):
+                answer = message
+            elif message is not None and message.is_response:
+                continue  # late, or a second one: nobody but the gateway asks on this stream
             elif message is not None or jsonrpc.looks_like_messages(data):
                 await self._on_message(data)
         return answer
@@ -235,6 +236,6 @@ def _date_unix_s(given: bytes) -> float | None:
 
 def _matching(body: bytes, raw_id: bytes) -> Message:
     message = jsonrpc.parse(body)
-    if message is None or not message.is_response or not jsonrpc.same_id(message.id, raw_id):
+    if message is None or not message.answers(raw_id):
         raise UpstreamBroken("the upstream's answer is no JSON-RPC response to the gateway's request")
     return message

@@ -15,7 +15,7 @@ import msgspec
 from tests.model import history as h
 from tests.model.oracle import Asked, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, digest, drops
+from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, digest
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 from tests.parsed import Parsed
 
@@ -271,10 +271,6 @@ class Client:
             if self.session is session:
                 await self.initialize()
 
-    def _drop_seen(self, session: ServerSession) -> None:
-        for truth in session.truths:
-            truth.dropped = self._moments.now()
-
     # ---- queries ----
 
     async def _query(self, event: h.Query) -> None:
@@ -291,7 +287,6 @@ class Client:
             self._note("client {}: asked for {}: {}", self._number, sent, outcome)
             seen = self._oracle.ended(asked, outcome)
             if outcome is not None and outcome.status == 404:
-                self._drop_seen(session)
                 async with self._initializing:
                     if self.session is session:
                         await self.initialize()
@@ -408,10 +403,7 @@ class Client:
             resumed = True
             exchange = await self._resume(session, exchange.event_id, on_message)
         session.disturb(self._loop.time())
-        if drops(str(exchange.status), method):
-            self._oracle.dropped(session, self._moments.now())
         if exchange.status == 404:
-            self._drop_seen(session)
             await self._lost(session, exchange)
         return answers[0] if answers else None
 

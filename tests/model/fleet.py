@@ -64,7 +64,6 @@ class FleetOracle(Oracle):
         super().__init__(setting, upstream)
         self.replaced: dict[int, Moment] = {}  # the ports of replicas, and when these began
         self.finds_again = False  # each replica knows what it has seen itself
-        self._dropped: dict[ServerSession, Moment] = {}
 
     def denied(self, truth: Truth, at: Moment, session: ServerSession, port: int, is_read: bool) -> None:
         """What it cannot read no replica tells; what it has not heard of it tells once, if the store serves."""
@@ -72,23 +71,10 @@ class FleetOracle(Oracle):
         if is_read and (serves or self._has_heard(port, truth, session, at)):
             super().denied(truth, at, session, port, is_read)
 
-    def dropped(self, session: ServerSession, at: Moment) -> None:
-        """The store has what passed before, if it serves."""
-        self._dropped[session] = at
-        if self.redis.state != "well" or at.time < self.redis.well_since + _BACK_S:
-            super().dropped(session, at)
-
-    def fails(self, now: float) -> None:
-        """The store fails, and is not told what has just passed: who dropped it cannot tell it later."""
-        for session, at in self._dropped.items():
-            if at.time > now - _TOLD_S:
-                super().dropped(session, at)
-
     def knew(self, asked: Asked) -> Moment:
         max_age_s = asked.setting.max_age * TICK_S
         now, since = asked.came.time, self.redis.well_since
-        forgot = self._dropped.get(asked.session, BEFORE_ALL) > asked.came
-        if forgot or self.redis.state != "well" or now < since + _BACK_S + max_age_s / 2:
+        if self.redis.state != "well" or now < since + _BACK_S + max_age_s / 2:
             return BEFORE_ALL
         return Moment(now - max(max_age_s, max_age_s / 2 + _TOLD_S), 0)
 
@@ -99,7 +85,7 @@ class FleetOracle(Oracle):
 
     @property
     def hidden_after_s(self) -> float:
-        """Another replica has not seen the 403, and need not ask meanwhile (DESIGN 12.1)."""
+        """Another replica has not seen the refusal, and need not ask meanwhile (DESIGN 12.1)."""
         return max(self.setting.max_age, self.setting.full_crawl_interval) * TICK_S
 
     def _options(self, asked: Asked, at: Moment, truth: Truth, oldest: float) -> list[State | int]:
@@ -117,7 +103,7 @@ class FleetOracle(Oracle):
 
         What was made at one, and answered, all know from the store, if that has served since.
         """
-        told_from = max(truth.forgotten, Moment(self.redis.well_since, 0))
+        told_from = Moment(self.redis.well_since, 0)
         told = truth.answered is not None and told_from < truth.answered[0] < self.knew(asked)
         if told or self._has_heard(asked.port, truth, asked.session, asked.came):
             return False
@@ -138,8 +124,8 @@ class FleetOracle(Oracle):
         return any(truth in own.shown for own in answered)
 
     def _own_of(self, port: int, truth: Truth, session: ServerSession) -> Iterator[Own]:
-        """The requests of a replica since a task was made, and the replica has forgotten nothing."""
-        since = max(truth.born, self.replaced.get(port, BEFORE_ALL), self._dropped.get(session, BEFORE_ALL))
+        """The requests of a replica since a task was made, and the replica was there."""
+        since = max(truth.born, self.replaced.get(port, BEFORE_ALL))
         return (own for own in self._upstream.own if own.session is session and own.by == port and own.at > since)
 
     def _check_cost(self, asked: Asked, at: Moment) -> None:
@@ -191,7 +177,6 @@ class FleetWorld(World):
                 client = self._clients[event.s]
                 client.port = GATEWAY_PORT + (client.port + 1 - GATEWAY_PORT) % REPLICAS
             case h.Store():
-                self._oracle.fails(self._loop.time())
                 # What only the store knows, because its replica has gone, is lost with what the store holds.
                 await self._redis.become("killed" if event.state == "wiped" and self._has_replaced else event.state)
             case h.Replace():

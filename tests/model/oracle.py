@@ -224,21 +224,15 @@ class Oracle:
         """A client was told that a task is gone. `_is_read`: the gateway knows which."""
         truth.pass_through(GONE, at, session)
 
-    def dropped(self, session: ServerSession, at: Moment) -> None:
-        """The gateway had to forget the session, after a refusal. A list that shows all brings it back."""
-        if not self.lists_all:
-            for truth in session.truths:
-                truth.forgotten = at
-
     @property
     def hidden_after_s(self) -> float:
-        """How long after a 403 an answer may still be given unasked."""
+        """How long after a refusal an answer may still be given unasked."""
         return 0.0
 
     def _check_access(self, asked: Asked) -> None:
         refused = asked.session.refused
         if refused is not None and asked.came.time > refused + self.hidden_after_s + WIRE_S:
-            raise Violation("refused", f"an answer, though a 403 went out {asked.came.time - refused:g} s before")
+            raise Violation("refused", f"an answer, though a refusal went out {asked.came.time - refused:g} s before")
 
     # ---- failures ----
 
@@ -421,8 +415,7 @@ class Oracle:
             return {True, False} if criteria.methods is not None and is_taken_for_another else {True}
         if len(method_names(self.setting.methods)) == 1:
             return {False} if asked.session.opened < self.knew(asked) else {True, False}
-        forgets = self._forgets or asked.session.forgotten
-        if truth.answered is not None and not forgets:
+        if truth.answered is not None and not self._forgets:
             at, session = truth.answered
             later = [life for life in session.lives(truth.id) if life.answered is not None and life.answered[0] > at]
             if session is asked.session and at < self.knew(asked) and not later:  # the last result tells the method

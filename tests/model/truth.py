@@ -76,8 +76,6 @@ class Truth:
     gone: Moment | None = None
     known: list[tuple[Moment, int, "ServerSession"]] = field(default_factory=list)
     clock: int = 0  # how often the server's clock had been set when it last changed
-    forgotten: "Moment" = BEFORE_ALL  # what passed before, the gateway had to forget
-    dropped: "Moment" = BEFORE_ALL  # by a 404: what a session had seen before is found by credentials alone (7.12)
     asked_for: bool = False  # it was made through the gateway
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
     seen: "list[tuple[Moment, ServerSession]]" = field(default_factory=list)  # in answers to a client, and where
@@ -130,7 +128,7 @@ class Truth:
     def is_seen_before(self, moment: Moment, session: "ServerSession") -> bool:
         """Whether an answer has shown it to the client of a session, or before its token was renewed, or elsewhere."""
         with_token = (at for at, of in self.seen if of.authorization == session.authorization)
-        here = (at for at, of in self.seen if at > self.dropped and (of is session or of in session.relatives))
+        here = (at for at, of in self.seen if of is session or of in session.relatives)
         return any(at < moment for at in (*with_token, *here))
 
     def known_before(self, moment: Moment, session: "ServerSession") -> int:
@@ -138,7 +136,7 @@ class Truth:
         newest = ABSENT
         for at, number, of in self.known:
             of_another = number == GONE and self.gone is None and of is not session  # a 404: here the task may go on
-            if number > newest and self.forgotten < at < moment and session.has(at, of) and not of_another:
+            if number > newest and at < moment and session.has(at, of) and not of_another:
                 newest = number
         return newest
 
@@ -161,9 +159,8 @@ class ServerSession:
     ended: Moment | None = None
     disturbed: int = 0
     disturbed_at: float = float("-inf")
-    forgotten: bool = False  # the gateway had to forget what it knew of it
     asking: int = 0  # queries under way
-    is_indexed: bool = False  # the gateway has asked for its tasks, and need not forget them
+    is_indexed: bool = False  # the gateway has asked for its tasks
     refused: float | None = None  # when a 403 went out that hides the index, until a `tasks/*` is served
     first_cost: float | None = None  # when the gateway first asked for something
     relatives: "list[ServerSession]" = field(default_factory=list)  # of the same session, or with the same token

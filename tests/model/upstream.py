@@ -361,7 +361,7 @@ class Upstream:
         await _ticks(before)
         if fault[:3].isdigit():
             if not connection.is_left:  # else nobody hears it
-                self._refuse(session, message["method"], fault)
+                self._refuse(session, fault)
             connection.extra += self._retry_after(fault)
             connection.respond(int(fault[:3]), b"oh no")
             return
@@ -426,13 +426,11 @@ class Upstream:
             return b"Date: %b\r\nRetry-After: %b\r\n" % tuple(given)
         return b"Retry-After: %b\r\n" % seconds.encode() if how else b""
 
-    def _refuse(self, session: ServerSession | None, method: str, status: str) -> None:
+    def _refuse(self, session: ServerSession | None, status: str) -> None:
         """A refusal goes out."""
         assert session is not None
-        if status in ("401", "403") and session.is_indexed and not self.setting.evicts:
+        if status in ("401", "403", "404") and session.is_indexed and not self.setting.evicts:
             session.refused = self.loop.time()
-        if drops(status, method):
-            session.is_indexed = False
 
     def _accept(self, session: ServerSession | None, method: str, came_at: float, is_own: bool) -> None:
         if session is not None and is_own:
@@ -444,7 +442,7 @@ class Upstream:
         own = Own(connection, session, message["id"], message["method"], message["params"], self.moments.now(), by)
         waiting = (o for o in self.own if o.ended is None and not o.connection.is_left)
         same = [o for o in waiting if o.session is session and o.method == own.method]
-        once = session.ended is None and not connection.is_left and not (self.setting.evicts or session.forgotten)
+        once = session.ended is None and not connection.is_left and not self.setting.evicts
         if self.asks_once and once and any(o.params == own.params for o in same):
             self.fail(Violation("asked twice", f"{own.method} {own.params} is being asked already"))
         self.own.append(own)
@@ -460,9 +458,6 @@ class Upstream:
                 fits = not is_own
             if fits and fault.kind in PUT_OFF:
                 fits = is_own
-            if fits and drops(fault.kind, message["method"]):
-                fits = self.setting.lists_all or not is_own
-                of.forgotten |= fits
             if fits:
                 of.disturb(self.loop.time())
                 return self.faults.pop(at)[1]
@@ -703,11 +698,6 @@ class Connection(Served):
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
-
-
-def drops(kind: str, method: str) -> bool:
-    """Whether that refusal of a request makes the gateway forget (DESIGN 7.4)."""
-    return kind in ("401", "404") or (kind == "403" and method.startswith("tasks/"))
 
 
 def authorization(number: int) -> str:

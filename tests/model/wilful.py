@@ -53,10 +53,11 @@ FAULTS: Final = faults({
         r"(?<=if not )message\.is_response(?=:\n\s+return )", "(message.is_response and message.is_strict)"
     ),
     "a response that is no JSON puts nothing in doubt": (r"(?<=return )data\.lstrip\(_BEFORE_TEXT\).*", "False"),
-    "a 403 drops the index, whatever was asked for": (r"(?<=DROPPED if )_is_of_tasks\(method\)", "True"),
-    "a 403 hides nothing": (r"(?<=if )status == 403(?=:)", "False"),
-    "a 401 drops nothing": (r"status == 401 or (?=\(status == 404)", ""),
-    "an answer to what was asked before a 403 ends it": (r"(?<=if )asked > self\.refused(?=:)", "True"),
+    "a refusal drops the index": (r"(?=session\.known\.refused = self\.now)", "session.clear(); "),
+    "a refusal hides nothing": (r"(?<=if )status in REFUSALS(?=:)", "False"),
+    "an answer to what was asked before a refusal ends it": (
+        r"(?<=max\(self\.accepted, )asked(?=\))", "asked, self.refused + 1"
+    ),
     # ---- what is counted ----
     "a result under an id that is given again begins no life": (
         r"(?<=elif )tool is not None(?=:.*\n\s+self\._lose\()", "False"
@@ -68,13 +69,12 @@ FAULTS: Final = faults({
     "an answer that need not be read ends no task": (
         r"if known is not None:\n\s+self\.told\(key, \(known,\)\)\n\s+elif pending\.shows_task:", "if False:"
     ),
-    "an answer to a client ends a 403": (
+    "an answer to a client ends a refusal": (
         r"(?=session\.renew\(task, pending)", "session.known.refused = 0; "
     ),
 })  # fmt: skip
 
 RACES: Final = faults({
-    "a 429 drops the index": (r"(?<=if )status == 401(?= or \(status == 404)", "status in (401, 429)"),
     "a new session finds no task again": (r"(?<=if )key\.has_credentials(?= and self\._find_again)", "False"),
     "a page that passes marks nothing": (r"\[\*map\(_state, \w+\)\]", "[]"),
     "a task that a crawl omits is gone": (r"(?<=if )may_be_there(?=:)", "False"),
@@ -94,13 +94,11 @@ FLEET: Final = faults({
     ),
     # The entries of a caller who is refused are dropped.
     "a refusal at one replica is one for all": (
-        r"session = self\.find\(key\)(?=\n\s+if session is not None:\n\s+session\.clear\(\))",
-        "self._shared.drop(key); session = self.find(key)",
+        r"(?=session\.known\.refused = self\.now)", "self._shared.drop(session.key); "
     ),
 })  # fmt: skip
 
 FINDERS: Final[dict[str, int | str]] = {
-    "a 429 drops the index": 185,
     "a new session finds no task again": 54,
     "a page that passes marks nothing": 181,
     "a task that a crawl omits is gone": 55,
@@ -138,15 +136,14 @@ FINDERS: Final[dict[str, int | str]] = {
     "the response to a request that was not read, or is unknown, says nothing": 19,
     "what only the lenient reader reads says nothing": "a task is in a response with NaN",
     "a response that is no JSON puts nothing in doubt": "a task is made, says a response that is no JSON",
-    "a 403 drops the index, whatever was asked for": "a tool is refused after a task was made",
-    "a 403 hides nothing": "a tool is refused after a task was made",
-    "a 401 drops nothing": 19,
-    "an answer to what was asked before a 403 ends it": "an answer to what was asked before a 403 comes after it",
+    "a refusal drops the index": "a tool is refused after a task was made",
+    "a refusal hides nothing": "a tool is refused after a task was made",
+    "an answer to what was asked before a refusal ends it": "an answer to what was asked before a 403 comes after it",
     "late news of a task that has ended begins it again": 2,
     "a result under an id that is given again begins no life": "a task that has gone and one of its id are counted",
     "each session that sees a task counts it": "a token is renewed after a task was made",
     "an answer that need not be read ends no task": 3,
-    "an answer to a client ends a 403": "a client is served after a 403",
+    "an answer to a client ends a refusal": "a client is served after a 403",
 }
 """What finds a fault, and is played first: a history of test_found.py, or of a seed. All others are played if it does
 not any more."""

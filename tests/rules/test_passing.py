@@ -11,7 +11,7 @@ from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX, Message
 from gateway.mcp.task import Moment
 from gateway.mcp.task_observations import Observation
-from gateway.tasks.exchange_observer import PLAIN, RESUMED, UNMATCHED, Access, Pending, RequestKind, access_after, begin
+from gateway.tasks.exchange_observer import PLAIN, RESUMED, UNMATCHED, Pending, RequestKind, begin
 from tests.rules import documents, plain
 
 ASKED: Final = Moment(5, 5.0)
@@ -187,27 +187,6 @@ UNREAD: Final[dict[str, tuple[Pending, bytes, bool]]] = {
 def test_what_need_not_be_read(row: tuple[Pending, bytes, bool]) -> None:
     pending, data, is_success = row
     assert pending.is_success(data) is is_success
-
-
-ACCESS: Final = {
-    (401, "tools/call", False): Access.DROPPED,
-    (401, None, True): Access.DROPPED,
-    (404, "tools/call", True): Access.DROPPED,
-    (404, "tools/call", False): Access.KEPT,
-    (403, "tasks/get", True): Access.DROPPED,
-    (403, "tools/call", True): Access.HIDDEN,
-    (403, None, False): Access.HIDDEN,
-    (429, "tasks/list", True): Access.KEPT,
-    (500, "tasks/list", True): Access.KEPT,
-    (503, None, True): Access.KEPT,
-    (405, None, True): Access.KEPT,
-}
-
-
-@pytest.mark.parametrize("row", ACCESS.items(), ids=str)
-def test_what_a_refusal_makes_of_what_is_known(row: tuple[tuple[int, str | None, bool], Access]) -> None:
-    (status, method, names_session), access = row
-    assert access_after(status, method, names_session) is access
 
 
 @pytest.mark.parametrize("pending", [CALL, NOT_READ, UNMATCHED, RESUMED, GET, OTHER, INITIALIZE])
