@@ -157,9 +157,10 @@ class UpstreamRefused(GatewayError):
 
     @property
     def answer(self) -> jsonrpc.Message | None:
-        """The JSON-RPC response to that very request, which a server may send with any status."""
+        """The JSON-RPC error about that very request, which a server may send with any status."""
         message = jsonrpc.parse(self.body)
-        return message if message is not None and message.answers(self.crawl_id) else None
+        is_answer = message is not None and bytes(message.error) and message.answers(self.crawl_id)
+        return message if is_answer else None
 
     @property
     def is_of_caller(self) -> bool:

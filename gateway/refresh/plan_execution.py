@@ -117,7 +117,7 @@ class Refresh(ABC):
         except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:
             is_denied = isinstance(error, UpstreamFailed) and session.put_off(task_id, asked.order)
             if self._is_same and not is_denied:
-                session.fail(task_id)
+                session.fail(task_id, asked.order)
                 raise
             response = None  # an error within an error would leave a cycle (9.5)
         self._check_same()

@@ -21,7 +21,6 @@ from gateway.tasks.index import Index
 MARKS_MAX: Final = 10_000  # of a session; beyond them everything is in doubt
 GONE_MAX: Final = 30_000  # tasks of a session, the newest ones: more than a query can name (`CRITERIA_BYTES_MAX`)
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
-FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
 _MARK_BYTES: Final = 250  # of a mark or of a gone task beside its id, at most (tests/rules/test_reconciliation.py)
 _UNLISTED_BYTES: Final = 100  # of the place of an unlisted task
 ORDERS_MIN: Final = 40_320.0  # in which tasks can stand, so that one order is no chance: those of eight
@@ -47,7 +46,7 @@ class Mark(msgspec.Struct, gc=False):
     failed: int = 0  # own requests for it, as the index lacks it
     told: bool = False  # other replicas know that it is there
     denied: bool = False  # ... or did: something has denied it since
-    found: bool = False  # no query fails for it: only answers elsewhere have shown it, or asks have failed
+    found: bool = False  # nothing here names it but what answers have shown elsewhere (task_ids_seen_by_caller.py)
 
 
 class Known(msgspec.Struct):
@@ -311,13 +310,6 @@ class Record(Marking):
         self.marks.settle(task_id, told.asked)
         self.forget(task_id)
         self.gone.put(task_id, told)
-
-    def fail(self, task_id: str) -> None:
-        """The gateway's own `tasks/get` got no answer. In the end no query fails for it: some only clients can get."""
-        mark = self.marks.get(task_id)
-        if mark is not None and self.index.get(task_id) is None:
-            mark.failed += 1
-            mark.found = mark.failed >= FAILURES_MAX
 
     def has_heard(self, task_id: str, order: int) -> bool:
         """Whether a task that was first seen then is known here, or was denied since."""

@@ -36,6 +36,7 @@ _SESSION_OVERHEAD_BYTES: Final = 4096
 CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
 CAPABILITIES_IDLE_S: Final = 24 * 3600.0
 _RENEW_S: Final = 3600.0
+FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
 
 
 class Session(Record, Storable[Key]):
@@ -106,7 +107,7 @@ class Session(Record, Storable[Key]):
                 self._found_to[seen.key] = last = order
 
     def put_off(self, task_id: str, asked: int) -> bool:
-        """An own `tasks/get` got no answer. True if no query fails for it (`Mark.found`).
+        """An own `tasks/get` got no answer. True if only an answer elsewhere has shown the task: no query fails for it.
 
         It is asked for again after the next crawl.
         """
@@ -116,6 +117,15 @@ class Session(Record, Storable[Key]):
         self.marks.settle(task_id, asked)
         self._finds_all = True
         return True
+
+    def fail(self, task_id: str, asked: int) -> None:
+        """An own `tasks/get` got no answer, and the query fails. In the end it is put off: only clients get some."""
+        mark = self.marks.get(task_id)
+        if mark is not None and self.index.get(task_id) is None:
+            mark.failed += 1
+            if mark.failed >= FAILURES_MAX:
+                mark.found = True
+                self.put_off(task_id, asked)
 
     def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
         super().end_crawl(told, pages, cursors, listing)
