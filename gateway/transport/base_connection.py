@@ -3,11 +3,15 @@
 In: bytes as a transport delivers them, and bytes to send. Out: `data_received` for what arrives.
 Always: reading is paused as long as anybody asks for that; what a peer has yet to take is counted. A peer that has
 vanished, or does not take what is sent to it, loses its connection after `stall_timeout`.
+
+At the end of a connection the TLS layers of both event loops drop what they hold. So they hold nothing then: while they
+hold records, the socket is not read, and its end is not seen; of a record that was opened nothing stays with OpenSSL.
 """
 
 import asyncio
 import select
 import socket
+import ssl
 import struct
 from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Any, Final, Literal, TypeAlias
@@ -52,8 +56,8 @@ class Wire(asyncio.BufferedProtocol):
     """A connection. Reading may be paused for several reasons at once; writing waits for a slow peer."""
 
     __slots__ = (
-        "__weakref__", "_drained", "_input", "_pauses", "_read_scheduler", "_stalls_limited", "_unsent", "buffers",
-        "is_own", "link", "loop", "stall_timeout_s", "transport",
+        "__weakref__", "_drained", "_input", "_pauses", "_read_scheduler", "_stalls_limited", "_tls", "_unsent",
+        "buffers", "is_own", "link", "loop", "stall_timeout_s", "transport",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float) -> None:
@@ -63,6 +67,7 @@ class Wire(asyncio.BufferedProtocol):
         self.stall_timeout_s = stall_timeout_s
         self._unsent = Reservation(buffers)  # in the transport's buffer, while that is over its limit
         self.transport: asyncio.Transport | None = None
+        self._tls: ssl.SSLObject | None = None
         self.link: Ends | None = None
         self.is_own: bool | None = None  # of an accepted connection: the gateway opened it; None before it was asked
         self._pauses = 0
@@ -72,6 +77,9 @@ class Wire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+        self._tls = transport.get_extra_info("ssl_object")
+        if self._tls is not None:
+            transport.set_read_buffer_limits(high=1, low=0)  # type: ignore[attr-defined]
         ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         if isinstance(ends[0], tuple) and isinstance(ends[1], tuple):
             self.link = ends[0][:2], ends[1][:2]
@@ -85,13 +93,23 @@ class Wire(asyncio.BufferedProtocol):
         return self._read_scheduler.to_read_into
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._read_scheduler.to_read_into[:nbytes])
+        came = self._read_scheduler.scratch
+        if self._tls is not None and (rest := self._tls.pending()):
+            nbytes += self._tls.read(rest, came[nbytes:])  # type: ignore[operator]  # it returns a count
+        data = bytes(came[:nbytes])
         if nbytes >= LARGE_BYTES_MIN and self._read_scheduler.took(nbytes, self.resume_reading):
             self.pause_reading()
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         raise NotImplementedError
+
+    def is_ended_by_peer(self) -> bool:
+        """At an end: whether the peer has said it, over TLS by a close_notify. FIN alone can come from anybody."""
+        try:
+            return self._tls is None or not self._tls.read(1)
+        except ssl.SSLWantReadError:
+            return False
 
     def pause_writing(self) -> None:
         self._drained = self.loop.create_future()

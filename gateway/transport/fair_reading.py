@@ -14,6 +14,7 @@ from typing import Final
 _READ_BYTES_MAX: Final = 64 * 1024
 _READ_BYTES_MAX_WHEN_FULL: Final = 16 * 1024
 _READ_BYTES_MIN: Final = 4 * 1024
+_RECORD_BYTES_MAX: Final = 16 * 1024  # RFC 8446, 5.1
 _TURN_BYTES_MAX: Final = 320 * 1024  # more than a body holds: a stream that is alone never waits
 _TURN_BYTES_MAX_WHEN_FULL: Final = 128 * 1024
 LARGE_BYTES_MIN: Final = _READ_BYTES_MIN  # smaller reads do not count
@@ -23,10 +24,12 @@ class ReadScheduler:
     """The turns of one gateway. The next read of any socket overwrites `to_read_into`."""
 
     def __init__(self) -> None:
-        self._scratch = memoryview(bytearray(_READ_BYTES_MAX))  # every read of a socket goes through it
-        self._when_full = self._scratch[:_READ_BYTES_MAX_WHEN_FULL]
-        self._least = self._scratch[:_READ_BYTES_MIN]
-        self.to_read_into = self._scratch
+        # Every read of a socket goes through it; the rest of a record of TLS, whose beginning filled it, too.
+        self.scratch = memoryview(bytearray(_READ_BYTES_MAX + _RECORD_BYTES_MAX))
+        self._usual = self.scratch[:_READ_BYTES_MAX]
+        self._when_full = self.scratch[:_READ_BYTES_MAX_WHEN_FULL]
+        self._least = self.scratch[:_READ_BYTES_MIN]
+        self.to_read_into = self._usual
         self._is_full = False
         self._left_bytes = _TURN_BYTES_MAX
         self._has_begun = False
@@ -65,4 +68,4 @@ class ReadScheduler:
         if self._left_bytes <= 0:
             self.to_read_into = self._least
         else:
-            self.to_read_into = self._when_full if self._is_full else self._scratch
+            self.to_read_into = self._when_full if self._is_full else self._usual

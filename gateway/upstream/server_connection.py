@@ -89,9 +89,9 @@ class UpstreamOwner(Protocol):
 
 class UpstreamConnection(Wire):
     __slots__ = (
-        "_asked", "_client", "_head", "_informed", "_keep", "_method", "_pacing", "_reader", "_reservation",
-        "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool", "reusable",
-        "still_since", "timeout_s", "used",
+        "_asked", "_client", "_has_ended", "_head", "_informed", "_keep", "_method", "_pacing", "_reader",
+        "_reservation", "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool",
+        "reusable", "still_since", "timeout_s", "used",
     )  # fmt: skip
 
     def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
@@ -104,6 +104,7 @@ class UpstreamConnection(Wire):
         self.authenticates = False  # the server may know its client by this connection: it serves no other exchange
         self.lost = self.reusable = False
         self._asked = False  # something of a request has gone out
+        self._has_ended = False  # the server sends no more
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
         self._pacing: asyncio.Task[None] | None = None
@@ -186,7 +187,7 @@ class UpstreamConnection(Wire):
         fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
         is_full = self._client is not None and self._client.inform(head.status, head.reason, fields)
         self._informed += 1
-        if is_full or self._informed % _INFORMED_AT_ONCE == 0:
+        if (is_full or self._informed % _INFORMED_AT_ONCE == 0) and not self._has_ended:
             self.pause_reading()
             self._pacing = self.loop.create_task(self._pace())
 
@@ -200,6 +201,14 @@ class UpstreamConnection(Wire):
             self.resume_reading()
         self._pacing = None
         self._read_on()
+
+    def _read_to_end(self) -> None:
+        """No more comes: what has come is read at once, however many 1xx responses it has."""
+        self._has_ended = True
+        if self._pacing is not None:
+            self._pacing.cancel()
+            self._pacing = None
+            self._read_on()
 
     def _begin(self, head: ResponseHead) -> None:
         if head.authenticates:
@@ -241,12 +250,14 @@ class UpstreamConnection(Wire):
         self.close()
 
     def eof_received(self) -> bool:
-        if self._response is not None and self._response.framing == "close":
+        self._read_to_end()
+        if self._response is not None and self._response.framing == "close" and self.is_ended_by_peer():
             self._response.body.finish()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._read_to_end()
         self.lost = True
         self._reader.close()
         if isinstance(exc, TimeoutError):  # the kernel's word (base_connection.py)
