@@ -79,15 +79,16 @@ class ResponseHead:
     @property
     def is_plain(self) -> bool:
         """Whether nothing in it makes its exchange differ from others: it may be remembered."""
-        is_usual = self.status >= 200 and self.framing != "close" and not self.held_bytes and not self.authenticates
-        return is_usual and self.keeps_alive(self.framing) and self.minor == 1 and self.headers.are_plain(_NOT_PLAIN)
+        is_usual = self.status >= 200 and not self.held_bytes and not self.authenticates
+        return is_usual and self.keeps_alive and self.minor == 1 and self.headers.are_plain(_NOT_PLAIN)
 
-    def keeps_alive(self, framing: Framing) -> bool:
-        """Whether the connection may serve again, behind a body that is framed like this."""
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the connection may serve again: behind a HEAD without a length, too, its server may close it."""
         told = [token for name in OF_CONNECTION if name in self.headers for token in self.headers.tokens(name)]
-        if framing == "close" or b"close" in told:
+        if self.framing == "close" or b"close" in told:
             return False
-        return self.minor == 1 or (framing == "length" and b"keep-alive" in told)  # RFC 9112, 6.1
+        return self.minor == 1 or (self.framing == "length" and b"keep-alive" in told)  # RFC 9112, 6.1
 
 
 class ResponseReader(MessageReader):
@@ -181,7 +182,7 @@ def read_head(data: bytes) -> ResponseHead:
     if status < 200 or status in _BODILESS:
         framing = "none"
     head = ResponseHead(status, line[3] or b"", int(line[1]), headers, framing, headers.held_bytes(len(data)))
-    if status < 200 and not head.keeps_alive(framing):
+    if status < 200 and not head.keeps_alive:
         raise BadResponse("it is 1xx, and ends its connection")
     return head
 

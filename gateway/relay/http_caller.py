@@ -70,8 +70,11 @@ class HttpCaller:
         self._is_accepted = False
         self.drifts = False  # the caller is another than those of the requests before (caller_identity_drift.py)
 
-    def up(self, body_bytes: int, is_edited: bool) -> bytes:
-        """The head as it goes up, for a body of that length. One that `is_edited` has other bytes than came."""
+    def up(self, body_bytes: int, is_edited: bool, continued: bool) -> bytes:
+        """The head as it goes up, for a body of that length. One that `is_edited` has other bytes than came.
+
+        `continued`: the client was told to go on and send its body, so nobody expects that of the upstream.
+        """
         if not is_edited and self._up is not None and (before := self._up.of(body_bytes)):
             return before
         method, fields, came_bytes = self.head.method, self.headers, self.head.body_bytes
@@ -79,6 +82,7 @@ class HttpCaller:
         if self._up is None and self.is_kept:
             self._up = HeadBytes(fields.as_head(method, self.target), came_bytes)
         fields = fields.without_digests() if is_edited else fields
+        fields = fields.without(b"expect") if continued else fields
         fields = fields if body_bytes == came_bytes else fields.with_value(b"content-length", b"%d" % body_bytes)
         return fields.as_head(method, self.target)
 

@@ -219,7 +219,7 @@ class UpstreamConnection(Wire):
         if self.lost:
             return
         framing: Framing = "none" if self._method == b"HEAD" else head.framing
-        self._keep = head.keeps_alive(framing)
+        self._keep = head.keeps_alive
         self._reader.expect_body(framing)
         self._response = Response(head, self._reader.stated_bytes, framing, Body(self))
         self.deadline = _NEVER

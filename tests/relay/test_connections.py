@@ -100,6 +100,24 @@ async def test_a_malformed_chunk_behind_expect_is_the_clients_fault(rig: Rig, wa
     assert await failures() == before
 
 
+@pytest.mark.parametrize("is_read", [True, False], ids=["a message", "another body"])
+async def test_expect_does_not_go_up_with_a_body_that_the_gateway_asked_for(rig: Rig, is_read: bool) -> None:
+    """RFC 9110, 10.1.1: it says 100 as the origin server that it is to clients (3.7), and sends all at once."""
+    sent = request(b"PUT", fields=[TEXT], body=b"ok") if not is_read else post(call("ping"))
+    head, end, message = sent.partition(b"\r\n\r\n")
+    one = await rig.client(head + b"\r\nExpect: 100-continue" + end)
+    if not is_read:
+        peer = await rig.upstream.head()
+        await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+    await one.hears(b"HTTP/1.1 100 Continue\r\n\r\n")
+    await one.send(message)
+    peer = await rig.upstream.request()
+    await peer.send(response())
+    assert (await one.response()).status == 200
+    [asked] = rig.upstream.requests
+    assert (asked.value(b"expect"), asked.body) == (None if is_read else b"100-continue", message)
+
+
 OWN_BYTES: Final = 8 << 20  # of one connection, at most, that the gateway has in its own memory
 
 
@@ -276,6 +294,7 @@ LEFT = {
     "close in a list": response(b"ok", b"Connection: keep-alive, Close"),
     "close, then keep": response(b"ok", CLOSE, KEEP),
     "keep, then close": response(b"ok", KEEP, CLOSE),
+    "HEAD without a length": b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n",  # its server may close now
     "HTTP/1.0": b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "HTTP/1.0 that keeps and closes": b"HTTP/1.0 200 OK\r\n" + KEEP + b", close\r\n" + OK,
     "HTTP/1.0 in chunks": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"

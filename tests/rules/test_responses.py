@@ -39,7 +39,7 @@ def read(pieces: list[bytes], method: bytes = b"GET", reader: ResponseReader | N
                     framing: Any = "none" if method == b"HEAD" else head.framing
                     response = Response(head, reader.stated_bytes, framing, anything)
                     heads.append((head.status, head.reason, list(response.headers), framing, reader.stated_bytes))
-                    heads.append((head.keeps_alive(framing), head.authenticates, head.kind))
+                    heads.append((head.keeps_alive, head.authenticates, head.kind))
                     final = head.status >= 200
                     reader.expect_body(framing)
         except BadResponse as fault:
