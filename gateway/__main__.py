@@ -149,9 +149,9 @@ def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
     given.config = given.config and Path(given.config)
 
 
-def _checked(given: argparse.Namespace) -> "config.Config":
-    """The configuration that the command starts with; --check says where it leads. Raises ConfigError or StartError."""
-    from gateway import config
+def _check(given: argparse.Namespace) -> None:
+    """Build what the command would serve with, drop it, and say where it leads. Raises ConfigError."""
+    from gateway import app, config
     from gateway.downstream.host_origin_check import exposed
     from gateway.errors import printable
     from gateway.relay import routes
@@ -160,30 +160,22 @@ def _checked(given: argparse.Namespace) -> "config.Config":
     # A copy kept elsewhere: its relative names start from the original's folder.
     in_force = given.against and config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
-    routes.check(settings)
-    tls_certificates.check(settings)
-    if given.check:  # the gateway starts with them all the same
-        tls_certificates.check_valid(settings)
     _check_traces(settings)
-    if settings.store is not None:
-        from gateway import store
-
-        store.check()
-    if given.check:
-        print(f"{printable(str(given.config or 'the flags'))}: valid")
-        for upstream in settings.upstreams:
-            at = routes.address(upstream, settings.listen, settings.tls is not None)
-            print(f"  {at} leads to {upstream.url} ({upstream.name})")
-        if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
-            print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
-        for why in exposed(settings):
-            print(f"  {why}")
-        if settings.guards.own_tasks and settings.store is None:
-            print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
-    return settings
+    tls_certificates.check_valid(settings)  # the gateway starts with them all the same
+    asyncio.run(app.check(settings))
+    print(f"{printable(str(given.config or 'the flags'))}: valid")
+    for upstream in settings.upstreams:
+        at = routes.address(upstream, settings.listen, settings.tls is not None)
+        print(f"  {at} leads to {upstream.url} ({upstream.name})")
+    if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
+        print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
+    for why in exposed(settings):
+        print(f"  {why}")
+    if settings.guards.own_tasks and settings.store is None:
+        print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
 
 
-def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "config.Config":
+def _read(given: argparse.Namespace, in_force: "config.Config | None" = None) -> "config.Config":
     import msgspec
 
     from gateway.config import for_upstream, load
@@ -197,12 +189,21 @@ def _serve(given: argparse.Namespace) -> None:
     from gateway import config
 
     try:
-        settings = _checked(given)
-    except (config.ConfigError, config.StartError) as error:
+        if given.check:
+            _check(given)
+        else:
+            _run(given)
+    except config.ConfigError as error:
         _fail(error, 2)
-    if given.check:
-        return
-    from gateway import app  # what serves: to check a file takes half the time without it
+    except config.StartError as error:
+        _fail(error, 1)
+
+
+def _run(given: argparse.Namespace) -> None:
+    """Serve. Raises ConfigError, or StartError if it cannot listen."""
+    settings = _read(given)
+    _check_traces(settings)
+    from gateway import app  # what serves: faults of the file are told sooner without it
 
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
     with suppress(ImportError):
@@ -210,11 +211,8 @@ def _serve(given: argparse.Namespace) -> None:
 
         # uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9).
         loop = type("FineLoop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})
-    try:
-        with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(app.run(settings, partial(_read, given) if str(given.config or "-") != "-" else None))
-    except config.StartError as error:
-        _fail(error, 1)
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(app.run(settings, partial(_read, given) if str(given.config or "-") != "-" else None))
 
 
 def _stdio(arguments: list[str]) -> NoReturn:
@@ -245,7 +243,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
             settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
             _check_traces(settings)
             admin = config.admin_address(given.admin) if given.admin is not None else None
-        except (config.ConfigError, config.StartError) as error:
+        except config.ConfigError as error:
             _fail(error, 2)
     try:
         server = child_process.Child(command)
@@ -271,8 +269,8 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
-    """Raise StartError unless configured traces have their packages, and values that OpenTelemetry allows."""
-    from gateway.config import StartError
+    """Raise ConfigError unless configured traces have their packages, and values that OpenTelemetry allows."""
+    from gateway.config import ConfigError
 
     try:
         if settings.traces is not None:
@@ -280,9 +278,9 @@ def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
 
             Tracing.check(settings.traces.endpoint)
     except ImportError as error:
-        raise StartError(f"traces: its packages are missing; install taskgate with the extra otel: {error}") from None
+        raise ConfigError(f"traces: its packages are missing; install taskgate with the extra otel: {error}") from None
     except ValueError as error:
-        raise StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
+        raise ConfigError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
 
 def _fail(error: Exception, status: int) -> NoReturn:

@@ -10,11 +10,11 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.config import Address, Config, ConfigError, StartError
 from gateway.downstream import host_origin_check, listener
@@ -27,7 +27,8 @@ from gateway.relay import routes
 from gateway.tasks.rate_and_ttl_guards import guards_of
 from gateway.tasks.session_indexes import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
 from gateway.transport import base_connection, memory_budget, repeated_log_lines, tls_certificates
-from gateway.upstream.upstream_set import Pools
+from gateway.upstream.dial import Dialer
+from gateway.upstream.upstream_set import Pools, dialers_of
 
 if TYPE_CHECKING:
     from gateway.store.redis_schema import RedisStore
@@ -39,9 +40,32 @@ _SWEEP_S = 1.0
 _BACKLOG = 1024  # connections that wait to be accepted
 
 
+class _Built(NamedTuple):
+    """What a configuration makes from its files, which were read once. To take it over cannot fail."""
+
+    config: Config
+    certificates: dict[str, tls_certificates.Validity]
+    tls: ssl.SSLContext | None
+    dialers: list[Dialer]
+
+
+def _built(config: Config, before: Config) -> _Built:
+    """Raises ConfigError. Nothing has changed then."""
+    routes.check(config)
+    config = tls_certificates.chosen(config, before)
+    try:
+        tls = None if config.tls is None else tls_certificates.listener_context(config.tls)
+    except OSError as error:
+        raise ConfigError(f"tls.{error}") from None
+    return _Built(config, tls_certificates.validities(config), tls, dialers_of(config))
+
+
 class App:
+    """Raises ConfigError if the configuration cannot be used."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
+        built = _built(config, config)
         self._loop = asyncio.get_running_loop()
         clock = self._loop.time
         self._ending = AsyncExitStack()  # what ends with the gateway, the last first
@@ -57,6 +81,9 @@ class App:
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
         if config.store is not None:
+            from gateway import store
+
+            store.check()
             from gateway.store import redis_schema, shared_tasks
 
             self._store = redis_schema.RedisStore(config.store, self.metrics.store_failed)
@@ -67,32 +94,33 @@ class App:
         self._pools = Pools(self._buffers, self._links, self.metrics.responses)
         self._guards = guards_of(config.guards, clock)
         self._failed = repeated_log_lines.LogLimit(clock)
-        self._apply(config, *tls_certificates.taken(config, {}))
+        self._server: asyncio.Server | TlsServer | None = None
+        self._apply(built)
         counts = self.metrics.connection_refused, self.metrics.handshake_failed
         self._listener = listener.Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
         self.metrics.gauges.append(self._gauges)
-        self._tls: ssl.SSLContext | None = None
-        self._server: asyncio.Server | TlsServer | None = None
         self._listens_at = config.listen  # with the port really taken, once it listens
         self._connections_kept: Callable[[int], int] = int  # of those that are allowed
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
         self._sweeper: asyncio.Task[None] | None = None
 
-    def _apply(self, config: Config, valid: dict[str, tls_certificates.Validity], certified: Container[str]) -> None:
-        """Make the parts that depend on the configuration. `valid`, `certified`: as of `tls_certificates.taken`."""
+    def _apply(self, built: _Built) -> None:
+        """Make the parts that depend on the configuration."""
+        config, self._certificates, self._tls, dialers = built
         changed = config.changed_from(self._config, "url", "socket")
         self.metrics.serves([u.name for u in config.upstreams], config.metrics.tasks, changed)
         self._sessions.lives = self.metrics.lives
         if self._store is not None:
             idle_s = 2 * IDLE_S if config.guards.own_tasks else config.index.idle_timeout
             self._store.serves(config.upstreams, CAPABILITIES_IDLE_S, idle_s)
-        self._pools.serve(self._config, config, certified)
+        self._pools.serve(self._config, config, dialers)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
         logs = self._make_log(self.metrics, config.log, self._failed)
         self._proxy = Proxy(config, self._pools.of, self._links, self._sessions, self._guards, self.metrics, logs)
-        self._certificates = valid
         self._config = config
+        if isinstance(self._server, TlsServer) and self._tls is not None:
+            self._server.context = self._tls
 
     def _gauges(self) -> dict[str, Gauge]:
         return {
@@ -118,7 +146,6 @@ class App:
             self._ending.push_async_callback(self._store.stop)
             await self._store.start(self._shared.tell_all)
         try:
-            self._tls = tls_certificates.listener_context(config.tls) if config.tls is not None else None
             self._server = await self._listen(config)
         except OSError as error:
             raise StartError(admin_listener.why_not("listen", config.listen, error)) from None
@@ -180,20 +207,16 @@ class App:
     def reload(self, read: Callable[[Config], Config]) -> None:
         """Take over the configuration that `read` returns; it gets the one in force. A bad one changes nothing."""
         try:
-            config = read(self._config)
-            routes.check(config)
-            tls_certificates.check(config)
-            valid, certified = tls_certificates.taken(config, self._certificates)
-            if config.tls is not None and self._tls is not None and "" not in certified:
-                self._tls.load_cert_chain(config.tls.certificate, config.tls.key)  # renewed, under the same names
-        except (ConfigError, StartError, OSError) as error:
+            built = _built(read(self._config), self._config)
+        except ConfigError as error:
             self.metrics.reloaded(succeeded=False)
             log.error("reload refused, nothing has changed", extra={"why": str(error)})
             return
+        config = built.config
         log_format.set_up(config.log)
         self._sessions.servers.forget(config.changed_from(self._config, "url", "socket"))
         self._sessions.take_over(config.index, config.changed_from(self._config, "url", "socket", "identity_headers"))
-        self._apply(config, valid, certified)
+        self._apply(built)
         self._listener.heads.end()
         self._listener.handle, self._listener.heads = self._proxy.handle, self._proxy.heads
         self._listener.limits = config.limits
@@ -231,8 +254,16 @@ class App:
             loop.default_exception_handler(context)
 
 
+async def check(config: Config) -> None:
+    """Build all that serves, and drop it. Raises ConfigError."""
+    await App(config).stop()
+
+
 async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
-    """Serve until SIGTERM or SIGINT. SIGHUP reloads with `read`; without `read` it does nothing. Raises StartError."""
+    """Serve until SIGTERM or SIGINT. SIGHUP reloads with `read`; without `read` it does nothing.
+
+    Raises ConfigError, or StartError if it cannot listen.
+    """
     log_format.set_up(config.log)
     # A collection visits every list of an index: 23 ms for 400,000 tasks. So young objects are collected often, and
     # those that survive never are: an exchange leaves no reference cycle behind (DESIGN 9.5).

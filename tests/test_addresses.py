@@ -92,7 +92,7 @@ def test_an_address_that_leads_to_another_upstream_is_a_fault(listen: str, what:
     if what in APART or (listen, what) == ("unix:/tmp/taskgate.sock", "the host of the listener"):
         routes.check(settings)
     else:
-        with pytest.raises(config.StartError, match=r"\A.*the address of one, leads to two \(upstreams\[.*\Z"):
+        with pytest.raises(config.ConfigError, match=r"\A.*the address of one, leads to two \(upstreams\[.*\Z"):
             routes.check(settings)
 
 

@@ -19,6 +19,7 @@ from gateway.config import (
     HealthCheck,
     IndexLimits,
     Limits,
+    NamedFile,
     StoreSettings,
     Tls,
     Upstream,
@@ -545,7 +546,7 @@ def test_load_resolves_tls_paths_against_the_file(tmp_path: Path) -> None:
     (tmp_path / "tls").mkdir()
     (tmp_path / "tls" / "cert.pem").touch()
     key.touch()
-    assert load(path).tls == Tls(certificate=tmp_path / "tls" / "cert.pem", key=key)
+    assert load(path).tls == Tls(NamedFile(tmp_path / "tls" / "cert.pem"), NamedFile(key))
 
 
 def test_load_names_the_line_that_is_no_utf_8(tmp_path: Path) -> None:

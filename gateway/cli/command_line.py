@@ -39,6 +39,13 @@ def checked(read: Callable[[str], Any], allows: Callable[[Any], bool], what: str
     return value
 
 
+def _named_file(name: str) -> config.NamedFile:
+    try:
+        return config.NamedFile.read(Path(name))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{name} cannot be read: {getattr(error, 'strerror', error)}") from None
+
+
 def parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
     flags = Flags(
         prog=f"taskgate {name}",
@@ -55,7 +62,7 @@ def parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
     flags.add_argument("--session", default="", metavar="ID", help="a session that exists: its tasks")
     flags.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent with each request")
     flags.add_argument("--header-file", type=Path, metavar="FILE", help="such lines: a token belongs in a file")
-    flags.add_argument("--ca", type=Path, metavar="FILE", help="the authority of the server's certificate")
+    flags.add_argument("--ca", type=_named_file, metavar="FILE", help="the authority of the server's certificate")
     flags.add_argument("--seconds", type=seconds, default=60.0, metavar="N", help="take no longer (60)")
     return flags
 

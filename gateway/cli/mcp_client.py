@@ -11,7 +11,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from itertools import chain, count
-from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
 
 import aiohttp
@@ -19,9 +18,10 @@ import msgspec
 from yarl import URL
 
 from gateway.cli.task_table import SHOWN_CHARS_MAX, Json, shown
+from gateway.config import NamedFile
 from gateway.http.address_rewriting import misplaced
 from gateway.mcp import jsonrpc, sse
-from gateway.transport.tls_certificates import unreachable, unusable
+from gateway.transport.tls_certificates import trusting, unreachable
 
 REVISION: Final = "2025-11-25"
 ANSWER_BYTES_MAX: Final = 64 * 2**20
@@ -112,7 +112,7 @@ class Target(NamedTuple):
 
     url: str
     fields: Mapping[str, str] = {}
-    ca: Path | None = None
+    ca: NamedFile | None = None
     socket: str | None = None
     command: str = ""
 
@@ -128,9 +128,9 @@ class Client:
         self.target, self.session_id, self.revision = target, session_id, revision
         self.requests = self.received_bytes = 0
         try:
-            tls = ssl.create_default_context(cafile=target.ca) if target.url.startswith("https:") else True
+            tls = trusting(target.ca) if target.url.startswith("https:") else True
         except OSError as error:
-            raise NotAnswered(f"--{unusable(error, ca=target.ca)}") from None
+            raise NotAnswered(f"--{error}") from None
         to = aiohttp.UnixConnector(target.socket) if target.socket is not None else aiohttp.TCPConnector(ssl=tls)
         self.http = aiohttp.ClientSession(connector=to, timeout=aiohttp.ClientTimeout())
         self._opened = False

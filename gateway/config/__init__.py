@@ -24,11 +24,11 @@ from gateway.config.settings import (
     UpstreamTls,
 )
 from gateway.config.sources import admin_address, for_upstream, load, load_stdio, parse
-from gateway.config.value_readers import LEVELS, Address, Url, bracketed
+from gateway.config.value_readers import LEVELS, Address, NamedFile, Url, bracketed
 from gateway.config.yaml_document import ConfigError, StartError
 
 __all__ = [
     "LEVELS", "Address", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits", "Limits", "Log",
-    "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Upstream", "UpstreamTls", "Url", "admin_address",
-    "bracketed", "for_upstream", "load", "load_stdio", "parse",
+    "NamedFile", "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Upstream", "UpstreamTls", "Url",
+    "admin_address", "bracketed", "for_upstream", "load", "load_stdio", "parse",
 ]  # fmt: skip

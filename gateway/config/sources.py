@@ -11,15 +11,13 @@ from gateway.config.value_readers import Address, read_address, read_url
 from gateway.config.yaml_document import ConfigError, Document, quoted
 
 
-def parse(
-    text: str, source: str, folder: Path | None = None, in_force: Config | None = None, opens: bool = False
-) -> Config:
+def parse(text: str, source: str, folder: Path | None = None, in_force: Config | None = None) -> Config:
     """The configuration in a YAML text. Raises `ConfigError`, each line of it starting with `source:line: key.path: `.
 
-    File names in it are relative to `folder`, by default the folder of `source`. With `opens` files must be readable.
+    File names in it are relative to `folder`, by default the folder of `source`. Each file is read once.
     With `in_force`, the configuration that runs, values that a reload cannot change must be the same.
     """
-    document = Document(source, Path(source).parent if folder is None else folder, opens)
+    document = Document(source, Path(source).parent if folder is None else folder)
     return _checked(document, document.read(Config, text, " with at least the key upstreams"), in_force)
 
 
@@ -34,7 +32,7 @@ def _checked(document: Document, config: object, in_force: Config | None = None)
 def load(path: Path, in_force: Config | None = None, folder: Path | None = None) -> Config:
     """The configuration in a file of UTF-8, or on standard input for `-`, as by `parse`. Raises `ConfigError`."""
     source, folder = ("standard input", Path()) if str(path) == "-" else (str(path), folder)
-    return parse(_text(path, source), source, folder, in_force, opens=True)
+    return parse(_text(path, source), source, folder, in_force)
 
 
 def _text(path: Path, source: str) -> str:
@@ -50,7 +48,7 @@ def _text(path: Path, source: str) -> str:
 
 def load_stdio(path: Path) -> StdioConfig:
     """The configuration in a file, for a server on stdio. `log.file` is relative to its folder. Raises ConfigError."""
-    document = Document(str(path), path.parent, opens=True)
+    document = Document(str(path), path.parent)
     value = document.read(StdioConfig, _text(path, str(path)))
     document.check(limits_clashes(value.limits, document.given) if isinstance(value, StdioConfig) else ())
     assert isinstance(value, StdioConfig)
@@ -74,7 +72,7 @@ def admin_address(text: str) -> Address:
 
 def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
     """The configuration of the flags, with one upstream, named "upstream". Raises `ConfigError`, its lines by flag."""
-    document, values = Document("", Path(), opens=False), dict[str, Any]()
+    document, values = Document("", Path()), dict[str, Any]()
     for name, path, text, read in (
         ("upstream", "upstreams[0].url", url, read_url),
         ("listen", "listen", listen, read_address),

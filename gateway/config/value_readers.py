@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+FILE_BYTES_MAX: Final = 2**24  # of one that the configuration names
 COUNT_MAX: Final = 1_000_000_000
 RATE_MAX: Final = 1_000_000
 DURATION_MAX_S: Final = 365 * 24 * 3600  # an instant so long ago can still be written
@@ -55,6 +56,33 @@ class Url(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path}"
+
+
+class NamedFile(Struct, frozen=True, eq=False):
+    """A file that the configuration names, and what was in it when it was read. Two under one name are equal."""
+
+    path: Path
+    data: bytes = b""
+
+    @classmethod
+    def read(cls, path: Path) -> "NamedFile":
+        """Raises OSError, or ValueError, whose words never quote the file."""
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
+        with path.open("rb") as opened:
+            data = opened.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise ValueError("it is larger than 16 MiB")
+        return cls(path, data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamedFile) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 # Readers: a YAML value in, the value of the field out. A ValueError says what is allowed.
@@ -179,7 +207,7 @@ _RATE: Final = f"a number of more than 0, such as 0.5 or 10, at most {RATE_MAX}"
 Rate = Annotated[float, _only(lambda value: type(value) in (int, float) and 0 < value <= RATE_MAX, _RATE)]  # a second
 Switch = Annotated[bool, _only(lambda value: isinstance(value, bool), "true or false")]
 _FILE: Final = _matching(r"[^\0]+", "the name of a file")
-File = Annotated[Path, _FILE]
+File = Annotated[NamedFile, _FILE]
 LogFile = Annotated[str, _FILE]  # the file need not exist yet
 _SOCKET: Final = f"the path of a Unix socket, from / on, of at most {_SOCKET_BYTES_MAX} bytes"
 Socket = Annotated[str, _only(_is_socket, _SOCKET)]

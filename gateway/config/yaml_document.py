@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from gateway.config.settings import GONE, Clash, Config
+from gateway.config.value_readers import NamedFile
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
 GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats
@@ -44,9 +45,9 @@ class StartError(Exception):
 
 
 class Document:
-    def __init__(self, source: str, folder: Path, opens: bool) -> None:
+    def __init__(self, source: str, folder: Path) -> None:
         self.source, self.folder = source, folder
-        self.opens = opens  # whether the files that it names must be readable
+        self._files: dict[Path, NamedFile] = {}  # each is read once
         self.locations: dict[str, str] = {}  # of each value, by its path
         self.given: dict[str, str] = {}  # how it was given
         self.faults: list[str] = []
@@ -94,7 +95,7 @@ class Document:
             return None
         if reader is not None:
             found = self.scalar(reader, node, path, nullable)
-            return self.file(self.folder / found, path) if kind is Path and isinstance(found, str) else found
+            return self.file(found, path) if kind is NamedFile and isinstance(found, str) else found
         if get_origin(kind) is tuple:
             return self.sequence(get_args(kind)[0], node, path, least)
         if not isinstance(node, yaml.MappingNode):
@@ -151,14 +152,19 @@ class Document:
                 allowed = str(error)
         return self.expected(allowed, path)
 
-    def file(self, file: Path, path: str) -> object:
-        """The path of a file that the configuration names; `_FAULTY` if the file cannot be read."""
+    def file(self, name: str, path: str) -> object:
+        """A file that the configuration names; `_FAULTY` if it cannot be read."""
         try:
-            if self.opens:
-                file.open("rb").close()
-        except OSError as error:
-            return self.expected("a file that can be read", path, f": {error.strerror}")
-        return file
+            return self.read_file(name)
+        except (OSError, ValueError) as error:
+            return self.expected("a file that can be read", path, f": {_why(error)}")
+
+    def read_file(self, name: str) -> NamedFile:
+        """A file in the folder of the document, as it was read first. Raises OSError or ValueError."""
+        file = self.folder / name
+        if file not in self._files:
+            self._files[file] = NamedFile.read(file)
+        return self._files[file]
 
     def expanded(self, text: str, path: str) -> str | None:
         """Text with the values of its variables. None if one has no value; that fault is noted."""
@@ -168,10 +174,10 @@ class Document:
             name, default, file = found.groups()
             if file is not None:
                 try:
-                    return _secret(self.folder / file)
+                    return _secret(self.read_file(file).data)
                 except (OSError, ValueError) as error:
-                    why = error.strerror if isinstance(error, OSError) else error
-                    self.expected(f"a file of UTF-8 that can be read, of at most 64 KiB, as {file}: {why}", path)
+                    allowed = f"a file of UTF-8 that can be read, of at most 64 KiB, as {file}: {_why(error)}"
+                    self.expected(allowed, path)
             elif name is None:
                 self.expected("${NAME} or ${NAME:-default}, the name of letters, digits and _; or ${file:PATH}", path)
             elif default is None and name not in os.environ:
@@ -192,12 +198,12 @@ class Document:
             raise ConfigError(*self.faults)
 
 
-def _secret(file: Path) -> str:
-    """The text of a file, without one line end at its end. Raises OSError or ValueError, which never quotes it."""
-    if file.exists() and not file.is_file():
-        raise ValueError("it is no file")
-    with file.open("rb") as opened:
-        data = opened.read(_SECRET_BYTES_MAX + 1)
+def _why(error: OSError | ValueError) -> object:
+    return error.strerror if isinstance(error, OSError) else error
+
+
+def _secret(data: bytes) -> str:
+    """The text of a file, without one line end at its end. Raises ValueError, which never quotes it."""
     if len(data) > _SECRET_BYTES_MAX:
         raise ValueError("it is larger")
     try:

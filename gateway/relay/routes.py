@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from gateway.config import Address, Config, StartError, Upstream, bracketed
+from gateway.config import Address, Config, ConfigError, Upstream, bracketed
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.host_origin_check import host_name
 from gateway.errors import Ambiguous
@@ -41,7 +41,7 @@ def address(upstream: Upstream, listen: Address, is_tls: bool) -> str:
 
 
 def check(config: Config) -> None:
-    """Raise StartError if an address that is printed for clients leads to another upstream than it is printed for."""
+    """Raise ConfigError if an address that is printed for clients leads to another upstream than it is printed for."""
     matchers, printed, faults = [Matcher(u) for u in by_precedence(config.upstreams)], dict[str, Upstream](), []
     for at, upstream in enumerate(config.upstreams):
         shown = address(upstream, config.listen, config.tls is not None)
@@ -58,7 +58,7 @@ def check(config: Config) -> None:
                 f"(upstreams[{config.upstreams.index(other)}]): give one of them another match, or another public_url"
             )
     if faults:
-        raise StartError("\n".join(faults))
+        raise ConfigError(*faults)
 
 
 class Matcher:

@@ -9,10 +9,10 @@ redis_command_queue   what waits to be written and to be read
 
 from importlib.util import find_spec
 
-from gateway.config import StartError
+from gateway.config import ConfigError
 
 
 def check() -> None:
-    """Raise StartError unless what a configured store needs is installed."""
+    """Raise ConfigError unless what a configured store needs is installed."""
     if find_spec("redis") is None:
-        raise StartError("store: its client is not installed; install taskgate with the extra redis")
+        raise ConfigError("store: its client is not installed; install taskgate with the extra redis")

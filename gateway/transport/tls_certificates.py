@@ -1,7 +1,8 @@
 """Certificates and keys: the contexts of TLS that they make, what is wrong with them, and when they are valid.
 
-One that is not valid now stops nobody: the gateway starts with it, a reload keeps the one before, and log, page,
-metrics and `--check` say so.
+In: a configuration, whose files were read once. Out: contexts, made anew for each; nothing is read again, and of the
+one before only the bytes of a certificate are kept. One that is not valid now stops nobody: the gateway starts with it,
+a reload keeps the one before, and log, page, metrics and `--check` say so.
 """
 
 import errno
@@ -9,14 +10,17 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
+from tempfile import NamedTemporaryFile
 from time import time
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from gateway.config import Config, StartError, Tls, Upstream
+import msgspec
+
+from gateway.config import Config, ConfigError, NamedFile, Tls, Upstream, UpstreamTls
 
 _OLDEST: Final = ssl.TLSVersion.TLSv1_2  # Python's own limit, which Debian's leaves to the machine
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
@@ -27,6 +31,8 @@ _NO_AUTHORITY: Final = (18, 19, 20, 21)  # X509_V_ERR_*: self-signed, or the iss
 _SPANS: Final = ((2 * 86_400, 86_400, "days"), (3600, 3600, "h"), (60, 60, "min"), (0, 1, "s"))
 
 log = logging.getLogger("taskgate")
+
+_Section = TypeVar("_Section", Tls, UpstreamTls)
 
 
 class Validity(NamedTuple):
@@ -48,39 +54,51 @@ def span(seconds: float) -> str:
     return next(f"{seconds / size:.0f} {unit}" for least, size, unit in _SPANS if seconds >= least)
 
 
-def upstream_context(config: Upstream, kept: ssl.SSLContext | None = None) -> ssl.SSLContext | None:
-    """The context for an https upstream, else None; `kept` has a certificate that stays. Raises OSError."""
+def upstream_context(config: Upstream) -> ssl.SSLContext | None:
+    """The context for an https upstream, else None. Raises OSError, whose words name the file to blame."""
     if config.url.scheme != "https":
         return None
-    try:
-        context = ssl.create_default_context(cafile=config.tls.ca) if kept is None else kept
-        if kept is not None and config.tls.ca is not None:
-            kept.load_verify_locations(config.tls.ca)
-        elif kept is not None:
-            kept.load_default_certs()
-    except OSError as error:
-        raise OSError(unusable(error, ca=config.tls.ca)) from None
+    context = trusting(config.tls.ca)
     context.minimum_version = _OLDEST
-    if config.tls.certificate is not None and kept is None:
+    if config.tls.certificate is not None:
         _load(context, config.tls.certificate, config.tls.key)
     return context
 
 
-def _load(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+def trusting(ca: NamedFile | None) -> ssl.SSLContext:
+    """A context for servers whose authority is in `ca`; None: those of the system. Raises OSError, as above."""
+    if ca is None:
+        return ssl.create_default_context()
+    try:
+        with _name_of(ca) as name:
+            return ssl.create_default_context(cafile=name)
+    except OSError as error:
+        raise OSError(unusable(error, ca=ca)) from None
+
+
+def _load(context: ssl.SSLContext, certificate: NamedFile, key: NamedFile | None) -> None:
     """Give a context its certificate. Raises OSError, whose words name the file to blame."""
     try:
-        context.load_cert_chain(certificate, key, password="")  # else a terminal would be asked for one
+        with _name_of(certificate) as chain, _name_of(key or certificate) as secret:
+            context.load_cert_chain(chain, secret, password="")  # else a terminal would be asked for one
     except OSError as error:
         raise OSError(unusable(error, certificate=certificate, key=key)) from None
 
 
-def unusable(error: OSError, **files: Path | None) -> str:
+@contextmanager
+def _name_of(file: NamedFile) -> Iterator[str]:
+    """A name under which OpenSSL, which takes no bytes, finds what was read of a file."""
+    on_linux = sys.platform == "linux"  # in memory: a key is written to no disk
+    with os.fdopen(os.memfd_create("pem"), "wb") if on_linux else NamedTemporaryFile() as copy:
+        copy.write(file.data)
+        copy.flush()
+        yield f"/proc/self/fd/{copy.fileno()}" if on_linux else str(copy.name)
+
+
+def unusable(error: OSError, **files: NamedFile | None) -> str:
     """In words, which of these files cannot be used, and why."""
     for name, file in files.items():
-        try:
-            text = file.read_bytes() if file is not None else b"-----BEGIN CERTIFICATE, PRIVATE KEY-----"
-        except OSError as unread:
-            return f"{name} cannot be used: {file}: {unread.strerror}"
+        text = b"-----BEGIN CERTIFICATE, PRIVATE KEY-----" if file is None else file.data
         if name == "key" and b"ENCRYPTED" in text:
             return f"{name} cannot be used: {file} is encrypted, and nobody is asked for its passphrase"
         what = "PRIVATE KEY-----" if name == "key" else "-----BEGIN CERTIFICATE"
@@ -103,66 +121,71 @@ def unreachable(error: OSError, ca: str) -> str:
 
 
 def listener_context(tls: Tls) -> ssl.SSLContext:
-    """The context of the listener's certificate and key. Raises StartError."""
+    """The context of the listener's certificate and key. Raises OSError, whose words name the file to blame."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = _OLDEST
     context.set_alpn_protocols(["http/1.1"])
-    try:
-        _load(context, tls.certificate, tls.key)
-    except OSError as error:
-        raise StartError(f"tls.{error}") from None
+    _load(context, tls.certificate, tls.key)
     return context
 
 
-def check(config: Config) -> None:
-    """Raise StartError unless every certificate and key of the configuration can be used."""
-    if config.tls is not None:
-        listener_context(config.tls)
-    for at, upstream in enumerate(config.upstreams):
-        try:
-            upstream_context(upstream)
-        except OSError as error:
-            raise StartError(f"upstreams[{at}].tls.{error}") from None
-
-
 def check_valid(config: Config) -> None:
-    """Raise StartError unless every certificate of the configuration is valid now."""
+    """Raise ConfigError unless every certificate of the configuration is valid now."""
     now = time()
     faults = [
-        f"{key}: {file}: {fault}; renew it" for key, name, file, v in _read(config) if (fault := v.fault(name, now))
+        f"{key}.certificate: {tls.certificate}: {fault}; renew it"
+        for key, name, tls in _sections(config)
+        if (valid := validity(tls.certificate)) is not None and (fault := valid.fault(name, now))
     ]
     if faults:
-        raise StartError("\n".join(faults))
+        raise ConfigError(*faults)
 
 
-def taken(config: Config, before: Mapping[str, Validity]) -> tuple[dict[str, Validity], set[str]]:
-    """The certificates in use from now on, by name (the listener's: ""), and the names of those that stay."""
-    now, found, kept = time(), {name: validity for _, name, _, validity in _read(config)}, set()
-    for name, validity in found.items():
-        if fault := validity.fault(name, now):
-            if stays := name in before and not before[name].fault(name, now):
-                kept.add(name)
-            why = fault.partition(":")[0] + ", and the one before stays in use" if stays else fault
-            log.error("a certificate is not valid", extra={"upstream": name, "why": why})
-    return found | {name: before[name] for name in kept}, kept
+def chosen(config: Config, before: Config) -> Config:
+    """The configuration, but with a certificate and key of the one before in place of any that is not valid now."""
+    old = {name: tls for _, name, tls in _sections(before)}
+    upstreams = [msgspec.structs.replace(u, tls=_chosen(u.name, u.tls, old.get(u.name))) for u in config.upstreams]
+    tls = None if config.tls is None else _chosen("", config.tls, old.get(""))
+    return msgspec.structs.replace(config, tls=tls, upstreams=tuple(upstreams))
 
 
-def _read(config: Config) -> Iterator[tuple[str, str, Path, Validity]]:
-    """The certificates of a configuration: the key, the upstream's name or "", the file, and when it is valid."""
-    named: list[tuple[str, str, Path | None]] = [("tls", "", config.tls.certificate)] if config.tls is not None else []
-    named += [(f"upstreams[{at}].tls", u.name, u.tls.certificate) for at, u in enumerate(config.upstreams)]
-    for key, name, file in named:
-        if file is not None:
-            with suppress(OSError, ValueError):  # ssl reads more forms than this does
-                yield f"{key}.certificate", name, file, validity(file)
+def _chosen(name: str, tls: _Section, before: Tls | UpstreamTls | None) -> _Section:
+    now, valid = time(), validity(tls.certificate)
+    if valid is None or not (fault := valid.fault(name, now)):
+        return tls
+    old = None if before is None else validity(before.certificate)
+    if before is not None and old is not None and not old.fault(name, now):
+        tls = msgspec.structs.replace(tls, certificate=before.certificate, key=before.key)
+        fault = f"{fault.partition(':')[0]}, and the one before stays in use"
+    log.error("a certificate is not valid", extra={"upstream": name, "why": fault})
+    return tls
 
 
-def validity(file: Path) -> Validity:
-    """When the first certificate of a file is valid. Raises OSError or ValueError."""
-    _, begin, rest = file.read_text("ascii", "replace").partition(_BEGIN)
-    found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(begin + rest.partition(_END)[0] + _END))
+def validities(config: Config) -> dict[str, Validity]:
+    """When each certificate is valid, by the name of the upstream that it is shown to (the listener's: "")."""
+    return {name: valid for _, name, tls in _sections(config) if (valid := validity(tls.certificate)) is not None}
+
+
+def _sections(config: Config) -> Iterator[tuple[str, str, Tls | UpstreamTls]]:
+    """Where certificates may stand: the key, and the upstream's name or ""."""
+    if config.tls is not None:
+        yield "tls", "", config.tls
+    for at, upstream in enumerate(config.upstreams):
+        yield f"upstreams[{at}].tls", upstream.name, upstream.tls
+
+
+def validity(file: NamedFile | None) -> Validity | None:
+    """When the first certificate of a file is valid; None if that cannot be told: ssl reads more than this does."""
+    _, begin, rest = (b"" if file is None else file.data).decode("ascii", "replace").partition(_BEGIN)
+    try:
+        found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(begin + rest.partition(_END)[0] + _END))
+    except ValueError:
+        return None
     if found is None:
-        raise ValueError(f"{file}: no instants of a certificate in it")
+        return None
     centuries = ("" if len(text) > len("YYMMDDHHMMSS") else "19" if text >= b"5" else "20" for text in found.groups())
     instants = [f"{century}{text.decode()}+0000" for century, text in zip(centuries, found.groups(), strict=True)]
-    return Validity(*(datetime.strptime(instant, "%Y%m%d%H%M%S%z").timestamp() for instant in instants))
+    try:
+        return Validity(*(datetime.strptime(instant, "%Y%m%d%H%M%S%z").timestamp() for instant in instants))
+    except ValueError:
+        return None

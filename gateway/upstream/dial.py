@@ -7,7 +7,6 @@ each takes it 0.1 ms, and 500 clients may come at once.
 import asyncio
 import os
 import socket
-import ssl
 from collections.abc import Callable
 from itertools import takewhile, zip_longest
 from typing import Any, Final, TypeVar
@@ -26,15 +25,15 @@ _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
 
 class Dialer:
-    """Makes connections to one upstream, perhaps with the certificate of `kept`. Raises OSError."""
+    """Makes connections to one upstream. To make one raises OSError if a file of its `tls` cannot be used."""
 
-    def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop, kept: ssl.SSLContext | None = None) -> None:
+    def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop) -> None:
         self._config = config
         self.where = config.socket or f"{bracketed(config.url.host)}:{config.url.port}"
         self._loop = loop
         self._begun = Capacity(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
         self._failed: dict[AddrInfoType, float] = {}  # when, of the addresses that the host has now
-        self.tls = upstream_context(config, kept)
+        self.tls = upstream_context(config)
         self._server_name = (config.tls.server_name or config.url.host) if self.tls is not None else None
 
     async def connect(self, protocol: Callable[[], _Protocol]) -> _Protocol:

@@ -6,14 +6,14 @@ unless the upstream is another, or has another caller's key. An upstream has one
 """
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
 from random import uniform
 from time import time
 from typing import Final
 
-from gateway.config import Config, HealthCheck
+from gateway.config import Config, ConfigError, HealthCheck
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.cors import Cors
 from gateway.http.parsed_head_cache import HeadCache
@@ -31,6 +31,17 @@ _SPREAD: Final = 1.25  # so much longer at most: what went down together is not 
 _PROBE_S: Final = 5.0  # for an answer to `OPTIONS`
 
 
+def dialers_of(config: Config) -> list[Dialer]:
+    """What makes the connections to each upstream. Raises ConfigError."""
+    made, loop = list[Dialer](), asyncio.get_running_loop()
+    for at, upstream in enumerate(config.upstreams):
+        try:
+            made.append(Dialer(upstream, loop))
+        except OSError as error:
+            raise ConfigError(f"upstreams[{at}].tls.{error}") from None
+    return made
+
+
 class Pools:
     """The pools of the upstreams, by name, and those before a reload, as long as requests go on there.
 
@@ -45,8 +56,8 @@ class Pools:
         self._shared = buffers, links
         self._on_answer = on_answer
 
-    def serve(self, before: Config, config: Config, certified: Container[str] = ()) -> None:
-        """Take over a configuration, in place of the one before; those `certified` keep what they show in TLS."""
+    def serve(self, before: Config, config: Config, dialers: Sequence[Dialer]) -> None:
+        """Take over a configuration, in place of the one before; `dialers` are those of its upstreams."""
         for pool in self.of.values():
             pool.close()
         changed = config.changed_from(before, "url", "socket")
@@ -58,11 +69,9 @@ class Pools:
         self._retired += self.of.values()
         self.heads.end()
         self.heads = HeadCache()
-        tls = {name: pool.dialer.tls for name, pool in self.of.items() if name in certified}
-        self.of, loop = {}, asyncio.get_running_loop()
-        for u in config.upstreams:
-            context, dialer = kept.get(u.name) or UpstreamContext(u.name), Dialer(u, loop, tls.get(u.name))
-            on_answer = self._on_answer(u.name)
+        self.of = {}
+        for u, dialer in zip(config.upstreams, dialers, strict=True):
+            context, on_answer = kept.get(u.name) or UpstreamContext(u.name), self._on_answer(u.name)
             self.of[u.name] = Pool(u, config.limits, *self._shared, on_answer, self.heads, context, dialer)
 
     def probe(self) -> None:

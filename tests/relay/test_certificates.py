@@ -5,10 +5,14 @@ import json
 import shutil
 import signal
 import ssl
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
+from http.client import HTTPSConnection
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
@@ -20,6 +24,7 @@ from tests.relay.http1 import Reader
 from tests.relay.rig import Place, Rig, own, tls_client
 from tests.relay.test_upstreams_as_they_are import Seen, asked, tls_upstream
 from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
+from tests.upstream import fields_of
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -160,6 +165,128 @@ async def test_what_is_shown_to_an_upstream_is_kept_and_beside_it_the_authority_
             assert await asked(gateway) == (200, b"ok")
             assert seen.clients == ["gateway.internal"]
             server.close()
+
+
+@pytest.mark.parametrize("ends", [-HOUR, 1], ids=["kept", "renewed"])
+@pytest.mark.parametrize("under", ["another name", "the same name"])
+async def test_an_authority_that_was_taken_out_is_trusted_no_more(
+    gateways: Gateways, tmp_path: Path, under: str, ends: float
+) -> None:
+    """Where the certificate stayed, the new authorities were added to the old ones."""
+    (tmp_path / "new").mkdir()
+    old, new = Authority(tmp_path), Authority(tmp_path / "new")
+    cert, key = old.certificate("gateway.internal")
+    tls = {"ca": old.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
+    async with tls_upstream(old, "mcp.internal") as (_, port):
+        changed: Json = {"upstream": {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}, "log": {"level": "info"}}
+        with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
+            assert await asked(gateway) == (200, b"ok")
+            signed(Path(cert), Path(key), "gateway.internal", by=old, days=ends)
+            if under == "another name":
+                tls["ca"] = new.ca
+            else:
+                shutil.copy(new.ca, old.ca)
+            gateway.renew(settings(gateway.port, gateway.admin, port, changed))
+            await logged(gateway, '"reloaded"')
+            assert (await asked(gateway))[0] == 502
+
+
+class Replacing:
+    """Replaces files as others do, again and again: whole or in pieces, certificate and key one after the other."""
+
+    def __init__(self, folder: Path, authority: Authority) -> None:
+        self.folder, self.random = folder, Random(4)
+        contents = []
+        for number in range(2):
+            other = folder / str(number)
+            other.mkdir()
+            signed(other / "own.pem", other / "own.key")
+            signed(other / "shown.pem", other / "shown.key", "gateway.internal", by=authority)
+            (other / "host").write_text(f"host-{number}\n")
+            contents.append({file.name: file.read_bytes() for file in other.iterdir()})
+        authority_text = Path(authority.ca).read_bytes()
+        self.contents = [{**each, "ca.pem": authority_text + b"\n# more" * at} for at, each in enumerate(contents)]
+        self.put(0)
+
+    def put(self, number: int) -> None:
+        for name, data in self.contents[number].items():
+            (self.folder / name).write_bytes(data)
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            name, data = self.random.choice([*self.random.choice(self.contents).items()])
+            cut = self.random.randrange(len(data))
+            if name == "host":  # a part of it would be as good a host
+                (self.folder / "next").write_bytes(data)
+                (self.folder / "next").replace(self.folder / name)
+            elif self.random.random() < 0.5:
+                with (self.folder / name).open("wb", buffering=0) as file:
+                    file.write(data[:cut])
+                    stop.wait(self.random.random() / 200)
+                    file.write(data[cut:])
+            else:
+                (self.folder / name).unlink()
+                stop.wait(self.random.random() / 200)
+                (self.folder / name).write_bytes(data)
+            stop.wait(self.random.random() / 50)
+
+
+async def test_files_that_others_write_meanwhile_are_taken_over_whole_or_not_at_all(
+    gateways: Gateways, tmp_path: Path
+) -> None:
+    """One SIGHUP in seven ended in an exception: files were checked, and read once more. The page then failed."""
+    authority = Authority(tmp_path)
+    files = Replacing(tmp_path, authority)
+    shown = {"ca": "ca.pem", "certificate": "shown.pem", "key": "shown.key", "server_name": "mcp.internal"}
+    async with tls_upstream(authority, "mcp.internal") as (seen, port):
+        shown = {name: value if name == "server_name" else str(tmp_path / value) for name, value in shown.items()}
+        changed: Json = {
+            "tls": {"certificate": str(tmp_path / "own.pem"), "key": str(tmp_path / "own.key")},
+            "log": {"level": "info"},
+            "upstream": {
+                "url": f"https://127.0.0.1:{port}/mcp",
+                "tls": shown,
+                "host": f"${{file:{tmp_path / 'host'}}}",
+                "idle_timeout": "0s",
+            },
+        }
+        with gateways.process(port, **changed) as gateway:
+            stop, statuses = threading.Event(), list[int]()
+            trusting = ssl.create_default_context()
+            trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+
+            def ask() -> None:
+                while not stop.is_set():
+                    with closing(HTTPSConnection("127.0.0.1", gateway.port, timeout=30, context=trusting)) as client:
+                        client.request("GET", "/mcp", headers={"Host": "localhost"})
+                        statuses.append(client.getresponse().status)
+
+            def ended() -> list[str]:
+                words = ("reloaded", "reload refused, nothing has changed")
+                return [line["message"] for line in gateway.lines() if line["message"] in words]
+
+            def has_ended(number: int) -> bool:
+                return len(ended()) == number
+
+            assert gateway.file is not None
+            config, rest = gateway.file, gateway.file.read_bytes()
+            work = [asyncio.to_thread(files.run, stop), asyncio.to_thread(ask)]
+            running = [asyncio.create_task(each) for each in work]
+            for number in range(1, 151):
+                part = files.random.choice([len(rest), len(rest), files.random.randrange(len(rest))])
+                config.write_bytes(rest[:part])
+                gateway.signal(signal.SIGHUP)
+                await eventually(partial(has_ended, number), "one line for each SIGHUP")
+            stop.set()
+            await asyncio.gather(*running)
+            files.put(1)
+            config.write_bytes(rest)
+            gateway.signal(signal.SIGHUP)
+            await eventually(partial(has_ended, 151), "the last reload")
+            assert ended()[-1] == "reloaded"
+            assert set(statuses) == {200} and set(ended()) > {"reloaded"}
+            assert {fields_of(head)["host"] for head in seen.heads} == {"host-0", "host-1"}
+            assert (await asyncio.to_thread(gateway.get, "/"))[0] == 200
 
 
 # ---- TLS on the listener, and towards an upstream ----

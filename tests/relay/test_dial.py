@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import uvloop
 
-from gateway.config import Upstream, Url
+from gateway.config import NamedFile, Upstream, Url
 from gateway.config.settings import UpstreamTls
 from gateway.transport.base_connection import Wire
 from gateway.transport.memory_budget import Buffers
@@ -186,7 +186,7 @@ def serving_tls(folder: Path) -> tuple[ssl.SSLContext, UpstreamTls]:
     """What a server presents, and what a dialer trusts."""
     authority, served = Authority(folder), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     served.load_cert_chain(*authority.certificate(NAME))
-    return served, UpstreamTls(ca=Path(authority.ca))
+    return served, UpstreamTls(ca=NamedFile.read(Path(authority.ca)))
 
 
 async def serving(sock: socket.socket, answer: bytes) -> asyncio.Server:
@@ -238,7 +238,7 @@ async def test_many_addresses_leave_a_slow_handshake_its_time(at: Hosts, tmp_pat
 @on_each_loop
 async def test_whoever_leaves_while_addresses_are_tried_leaves_nothing_open(at: Hosts, tmp_path: Path) -> None:
     """At each moment: while one is tried, while several are, while TLS is; or at the end of the time."""
-    tls = UpstreamTls(ca=Path(Authority(tmp_path).ca))
+    tls = UpstreamTls(ca=NamedFile.read(Path(Authority(tmp_path).ca)))
     silent = await serving(at.serve("127.0.0.4"), b"")
     at.black_hole("127.0.0.2")
     resolve_to("127.0.0.2", "127.0.0.3", "127.0.0.4")
