@@ -107,13 +107,13 @@ class App:
     def _apply(self, built: _Built) -> None:
         """Make the parts that depend on the configuration."""
         config, self._certificates, self._tls, dialers = built
-        changed = config.changed_from(self._config, "url", "socket")
-        self.metrics.serves([u.name for u in config.upstreams], config.metrics.tasks, changed)
+        self._pools.serve(self._config, config, dialers)
+        servers = self._pools.servers
+        self.metrics.serves(servers, config.metrics.tasks)
         self._sessions.lives = self.metrics.lives
         if self._store is not None:
             idle_s = 2 * IDLE_S if config.guards.own_tasks else config.index.idle_timeout
-            self._store.serves(config.upstreams, CAPABILITIES_IDLE_S, idle_s)
-        self._pools.serve(self._config, config, dialers)
+            self._store.serves(servers, CAPABILITIES_IDLE_S, idle_s)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
         logs = self._make_log(self.metrics, config.log, self._failed)
@@ -196,13 +196,18 @@ class App:
             now = self._loop.time()
             self._listener.sweep(now)
             self._proxy.heads.sweep(now)
-            self._pools.sweep(now)
+            self._sweep_servers()
             self._sessions.expire()
             self._failed.sweep()
             if self.metrics.lives is not None:
                 self.metrics.lives.sweep()
             if listener.are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
+
+    def _sweep_servers(self) -> None:
+        """Forget servers that a reload has replaced, once nothing is under way there."""
+        if gone := self._pools.sweep(self._loop.time()):
+            self._sessions.forget(gone)
 
     def reload(self, read: Callable[[Config], Config]) -> None:
         """Take over the configuration that `read` returns; it gets the one in force. A bad one changes nothing."""
@@ -214,9 +219,9 @@ class App:
             return
         config = built.config
         log_format.set_up(config.log)
-        self._sessions.servers.forget(config.changed_from(self._config, "url", "socket"))
-        self._sessions.take_over(config.index, config.changed_from(self._config, "url", "socket", "identity_headers"))
+        self._sessions.take_over(config.index)
         self._apply(built)
+        self._sweep_servers()
         self._listener.heads.end()
         self._listener.handle, self._listener.heads = self._proxy.handle, self._proxy.heads
         self._listener.limits = config.limits

@@ -68,10 +68,19 @@ class Who(NamedTuple):
     has_credentials: bool = False  # so that one identity is one caller in every session
 
 
+class ServerKey(NamedTuple):
+    """The server of an upstream. A reload to another one makes another key: what is under way at the one before can
+    write nothing of the new one.
+    """
+
+    upstream: str
+    number: int = 0
+
+
 class Key(NamedTuple):
     """The key of a session. It has digests, because clients and servers choose the length of the values."""
 
-    upstream: str
+    server: ServerKey
     target: bytes
     session: bytes  # empty where there is no `Mcp-Session-Id`
     identity: bytes
@@ -79,11 +88,15 @@ class Key(NamedTuple):
     has_credentials: bool = False
 
     @classmethod
-    def of(cls, upstream: str, target: bytes, session_id: bytes, who: Who) -> "Key":
-        return cls(upstream, _digest(target), session_id and _digest(session_id), *who)
+    def of(cls, server: ServerKey, target: bytes, session_id: bytes, who: Who) -> "Key":
+        return cls(server, _digest(target), session_id and _digest(session_id), *who)
 
     @property
-    def of_all(self) -> tuple[str, bytes, bytes]:
+    def upstream(self) -> str:
+        return self.server.upstream
+
+    @property
+    def of_all(self) -> tuple[ServerKey, bytes, bytes]:
         """The part of the key that all identities share."""
         return self[:3]
 
@@ -129,11 +142,13 @@ def who(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> W
     fields = sorted(telling(headers, only), key=itemgetter(0))  # the order of repeated fields may matter
     kin = [field for field in fields if field[0] not in _CREDENTIALS]
     has_credentials = bool(fields) if only is not None else len(kin) < len(fields)
-    return Who(_digest_of(fields), _digest_of(kin), has_credentials)
+    # The names too: after a reload of `identity_headers` equal fields may be those of others.
+    by = b"" if only is None else ",".join(sorted({name.lower() for name in only})).encode()
+    return Who(_digest_of(by, fields), _digest_of(by, kin), has_credentials)
 
 
-def _digest_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    return _digest(b"".join([b"%d:%b%d:%b" % (len(name), name, len(value), value) for name, value in fields]))
+def _digest_of(by: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return _digest(b"".join([by, *(b"%d:%b%d:%b" % (len(name), name, len(value), value) for name, value in fields)]))
 
 
 def proof(names: Container[bytes], authorizations: Iterable[bytes]) -> str:
@@ -193,4 +208,4 @@ def network(address: str) -> bytes:
     return (mapped or parsed).packed[:_NETWORK_BYTES]  # all of an IPv4 address
 
 
-STDIO: Final = Key.of("stdio", b"", b"", Who(b""))  # one process is one session and one identity
+STDIO: Final = Key.of(ServerKey("stdio"), b"", b"", Who(b""))  # one process is one session and one identity

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import config
-from gateway.caller_identity import Key, Who
+from gateway.caller_identity import Key, ServerKey, Who
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
@@ -21,8 +21,8 @@ from gateway.tasks.session_indexes import CapabilityCache, Session, Sessions
 from gateway.tasks.single_flight import InFlight, Waiter
 from tests.rules import plain
 
-KEY = Key("research", b"/mcp", b"0f8c", b"who")
-OTHER = Key("research", b"/mcp", b"other", b"who")
+KEY = Key(ServerKey("research"), b"/mcp", b"0f8c", b"who")
+OTHER = Key(ServerKey("research"), b"/mcp", b"other", b"who")
 
 
 class Clock:
@@ -56,27 +56,20 @@ def places(store: Sessions) -> float:
 
 
 async def test_a_reload_to_another_server_leaves_it_nothing_of_the_old_ones() -> None:
-    """A query under way goes on with the old server, and brings the new one nothing."""
+    """A query under way goes on with the old server, and brings the new one nothing; nor does a late refusal."""
     store = sessions(Clock())
     stored(store, KEY)
-    with store.using(KEY) as old:
-        store.take_over(config.IndexLimits(), {"research"})
-        assert not old.marks
-        with store.using(KEY) as new:
-            assert new is not old
-            store.accept(old)
-            assert (places(store), store.find(KEY)) == (0, new)
-    assert store.find(KEY) is None
-
-
-def test_a_late_refusal_of_the_server_before_a_reload_hides_nothing_of_the_new_ones() -> None:
-    store = sessions(Clock())
-    with store.using(KEY) as old:
-        store.take_over(config.IndexLimits(), {"research"})
-        new = stored(store, KEY)
+    at_new = KEY._replace(server=ServerKey("research", 1))
+    with store.using(KEY) as old, store.using(at_new) as new:
+        store.take_over(config.IndexLimits())
+        assert (list(old.marks), list(new.marks), places(store)) == (["t-1"], [], 1)
+        stored(store, at_new)
         store.refuse(old)
         came = store.now().order
         assert (old.known.is_hidden(came), new.known.is_hidden(came)) == (True, False)
+        assert list(new.marks) == ["t-1"]
+    store.forget({KEY.server})
+    assert (store.find(KEY), store.find(at_new), places(store)) == (None, new, 1)
 
 
 def test_what_is_known_of_a_refused_caller_is_kept_and_shown_once_he_is_accepted() -> None:
@@ -125,7 +118,7 @@ async def test_an_index_is_freed_when_its_session_is_evicted() -> None:
 
 def strangers(count: int) -> list[Key]:
     """Unknown callers, each with an identity and a session of its own."""
-    return [Key("research", b"/mcp", b"%d" % number, b"stranger-%d" % number) for number in range(count)]
+    return [Key(ServerKey("research"), b"/mcp", b"%d" % number, b"stranger-%d" % number) for number in range(count)]
 
 
 async def test_a_caller_has_no_place_before_the_upstream_has_answered_him() -> None:
@@ -221,8 +214,8 @@ async def test_a_poll_that_shows_what_the_index_has_is_a_use() -> None:
 
 async def test_a_session_that_ended_goes_for_everyone_in_it_and_for_nobody_else() -> None:
     store = sessions(Clock())
-    token, renewed = KEY, Key("research", b"/mcp", b"0f8c", b"renewed")
-    others = [Key("other", b"/mcp", b"0f8c", b"who"), Key("research", b"/another", b"0f8c", b"who"), OTHER]
+    token, renewed = KEY, KEY._replace(identity=b"renewed")
+    others = [KEY._replace(server=ServerKey("other")), KEY._replace(target=b"/another"), OTHER]
     for key in (token, renewed, *others):
         stored(store, key)
     store.drop_all(KEY)
@@ -235,7 +228,7 @@ async def test_a_session_that_ended_goes_for_everyone_in_it_and_for_nobody_else(
 def test_a_key_is_short_however_long_what_it_tells_apart() -> None:
     long = b"x" * 60_000
     who, sessions = Who(b"who"), (b"", b"0f8c", long)
-    keys = [Key.of("research", target, session, who) for target in (b"/", long) for session in sessions]
+    keys = [Key.of(KEY.server, target, session, who) for target in (b"/", long) for session in sessions]
     assert len(set(keys)) == len(keys)
     assert all(len(key.target) + len(key.session) <= 32 for key in keys)
     assert [key.session for key in keys if not key.session] == [b"", b""]

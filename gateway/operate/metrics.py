@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from gateway.caller_identity import ServerKey
 from gateway.errors import GatewayError
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.recent_failures import Recent
@@ -165,11 +166,12 @@ class Metrics(Collector):
     def _count(self, counter: str, value: str) -> None:
         self._counts[counter][(value,)] += 1
 
-    def serves(self, upstreams: Collection[str], counts_tasks: bool, changed: Collection[str] = ()) -> None:
-        """Show these upstreams from now on, with counts of 0; the `changed` ones are other servers."""
+    def serves(self, servers: Collection[ServerKey], counts_tasks: bool) -> None:
+        """Show the upstreams of these servers from now on, with counts of 0."""
+        upstreams = [server.upstream for server in servers]
         self.lives = (self.lives or Lives(monotonic, time)) if counts_tasks else None
         if self.lives is not None:
-            self.lives.keep(upstreams, changed)
+            self.lives.keep(servers)
         kinds = [kind.__name__ for kind in GatewayError.__subclasses__()]
         queries, failures = product(["queries"], upstreams, _OUTCOMES), product(["failures"], upstreams, kinds)
         for counter, *values in chain(product(_BY_UPSTREAM, upstreams), queries, failures):

@@ -14,11 +14,11 @@ it, or three times.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, TypeAlias
 
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.config import IndexLimits
 from gateway.mcp.task import Moment
 from gateway.owners.eviction import CountedIds, Space, Storable, Stored
@@ -34,7 +34,7 @@ _OF_A_SESSION: Final = 2  # owners
 DENIED: Final = 0
 _DENIALS_MAX: Final = 3
 
-OwnerKey: TypeAlias = tuple[str, bytes, bytes, bytes, bool]
+OwnerKey: TypeAlias = tuple[ServerKey, bytes, bytes, bytes, bool]
 
 
 class SeenIds(CountedIds[int], Storable[OwnerKey]):
@@ -74,21 +74,19 @@ class Owners:
 
     def __init__(self, limits: IndexLimits) -> None:
         self.stored: Stored[OwnerKey, SeenIds] = Stored(Space(0, 0, 0.0))
-        self.take_over(limits, ())
+        self.take_over(limits)
 
-    def take_over(self, limits: IndexLimits, changed: Collection[str]) -> None:
-        """Take over other limits. The names in `changed` mean other servers from now on."""
+    def take_over(self, limits: IndexLimits) -> None:
+        """Take over other limits."""
         self.stored.space = Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, IDLE_S)
         self._find_again = limits.find_again
-        for owner in [seen.key for seen in self.stored.all() if seen.key[0] in changed]:
-            self.stored.take_out(owner)
 
     def owners_of(self, key: Key) -> list[OwnerKey]:
         owners: list[OwnerKey] = []
         if key.session:
             owners.append((*key.of_all, key.kin, True))
         if key.has_credentials and self._find_again == "credentials":
-            owners.append((key.upstream, key.target, b"", key.identity, False))
+            owners.append((key.server, key.target, b"", key.identity, False))
         return owners
 
     def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
@@ -123,6 +121,10 @@ class Owners:
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         """A task of a caller's has ended."""
+
+    def forget(self, servers: Container[ServerKey]) -> None:
+        for owner in [seen.key for seen in self.stored.all() if seen.key[0] in servers]:
+            self.stored.take_out(owner)
 
     def end_all(self, key: Key) -> None:
         """A session has ended, for every caller."""

@@ -7,6 +7,7 @@ he may get a message. Always: a task has the owners of the caller who got the an
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
+from gateway.caller_identity import ServerKey
 from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc, task_observations
 from gateway.mcp.jsonrpc import Message
@@ -22,7 +23,7 @@ NO_OWNER: Final = (
 _ID_BYTES: Final = 150  # of an id beside its text
 _ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')  # of tasks that seem to have ended the ids go first
 
-_Name: TypeAlias = tuple[str, str]  # of a task: upstream, id; a server may take many targets for one
+_Name: TypeAlias = tuple[ServerKey, str]  # of a task; a server may take many targets for one
 
 
 class OwnIds(SeenIds):

@@ -131,7 +131,7 @@ class Refresh(ABC):
         self._accept(told)
         found = None if bytes(response.error) else _task_in(response, task_id)
         if found is not None:
-            self._sessions.know_get.add(session.key.upstream)
+            self._sessions.know_get.add(session.key.server)
             session.take(found, told, now)
             if self._lives is not None:
                 self._lives.told(session.key, (found,))
@@ -158,7 +158,7 @@ class Refresh(ABC):
             code = jsonrpc.error_code(response)
             if code != jsonrpc.METHOD_NOT_FOUND:
                 break
-        is_known = code != jsonrpc.METHOD_NOT_FOUND or self._session.key.upstream in self._sessions.know_get
+        is_known = code != jsonrpc.METHOD_NOT_FOUND or self._session.key.server in self._sessions.know_get
         if bytes(response.error) and is_known and code not in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND):
             raise UpstreamFailed(bytes(response.error))
         return response

@@ -191,7 +191,7 @@ class HttpCaller:
     def key_with(self, session_id: bytes) -> Key:
         """The key of the session with that id, which `initialize` has just opened for the caller."""
         asks = who(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
-        return Key.of(self.upstream.name, self.target, session_id, asks)
+        return Key.of(self.pool.context.server, self.target, session_id, asks)
 
 
 class Admission:

@@ -347,7 +347,7 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
             tracing = Tracing(config.traces.endpoint)
             stack.push_async_callback(tracing.close)
             metrics, make_log = TracedMetrics(tracing.tracer), TracedAccessLog
-        metrics.serves([STDIO.upstream], config.metrics.tasks)
+        metrics.serves([STDIO.server], config.metrics.tasks)
         app = StdioApp(child.streams, config, make_log(metrics, config.log, failed))
         if admin is not None:
             stack.push_async_callback(await _shown(app, child.name, metrics, admin))

@@ -8,7 +8,7 @@ An entry of a session is a `ReplicaUpdate`: what the server cannot be asked for 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from importlib.metadata import version
 from typing import Annotated, Final
@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import msgspec
 
 from gateway import config
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import apart
 from gateway.store.redis_command_queue import Ending, Read
@@ -68,36 +68,36 @@ class RedisStore(Pipeline):
 
     def __init__(self, settings: config.StoreSettings, failed: Callable[[str], None]) -> None:
         super().__init__(settings, failed)
-        self._servers: dict[str, bytes] = {}
+        self._servers: dict[ServerKey, bytes] = {}
 
     @property
     def is_up(self) -> bool:
         """Whether it answers in time, and has taken in all that this replica told."""
         return self.state is StoreState.UP
 
-    def serves(self, upstreams: Iterable[config.Upstream], server_s: float, entries_s: float) -> None:
-        """The upstreams from now on; how long the value and the entries of an unused session are kept."""
+    def serves(self, servers: Mapping[ServerKey, config.Upstream], server_s: float, entries_s: float) -> None:
+        """The servers from now on; how long the value and the entries of an unused session are kept."""
         before = self._servers, self.value_ms, self.entries_ms
-        # A name may mean another server elsewhere, or after a reload.
-        self._servers = {u.name: f"{u.name} {u.url} {u.socket}".encode() for u in upstreams}
+        # A name may mean another server elsewhere. Nothing is told, or asked, of one that a reload has replaced.
+        self._servers = {key: f"{u.name} {u.url} {u.socket}".encode() for key, u in servers.items()}
         self.value_ms, self.entries_ms = int(server_s * 1000), int(entries_s * 1000)
         if before != (self._servers, self.value_ms, self.entries_ms):
             self._lacks = True
             self.now()
 
     def name_of_value(self, key: Key) -> str | None:
-        """The name of the value of a session; None if there is no such upstream, or no longer."""
+        """The name of the value of a session; None if its server is no longer the upstream's."""
         return self._name("server", *key.of_all)
 
     def name_of_entries(self, key: Key) -> str | None:
         """The name of the entries of a session of one identity; None as for the value."""
         return self._name("tasks", *key.of_all, key.identity)
 
-    def _name(self, kind: str, upstream: str, *parts: bytes) -> str | None:
-        if upstream not in self._servers:
+    def _name(self, kind: str, server: ServerKey, *parts: bytes) -> str | None:
+        if server not in self._servers:
             return None
         digest = blake2b(digest_size=16)
-        for part in (_VERSION, self._servers[upstream], *parts):
+        for part in (_VERSION, self._servers[server], *parts):
             digest.update(b"%d:%b" % (len(part), part))
         return f"taskgate:{digest.hexdigest()}:{kind}"
 

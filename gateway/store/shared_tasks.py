@@ -27,7 +27,7 @@ import msgspec
 from cachetools import TTLCache
 
 from gateway import config
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment, Stamp, Task
@@ -190,7 +190,7 @@ class SharedCapabilityCache(CapabilityCache):
     def __init__(self, clock: Callable[[], float], store: RedisStore) -> None:
         super().__init__(clock)
         self._store = store
-        self._told: TTLCache[tuple[str, bytes, bytes], None]  # to the store
+        self._told: TTLCache[tuple[ServerKey, bytes, bytes], None]  # to the store
         self._told = TTLCache(CAPABILITIES_MAX, CAPABILITIES_IDLE_S / _TOLD_AGAIN, timer=clock)
 
     def note(self, key: Key, server: Server) -> None:

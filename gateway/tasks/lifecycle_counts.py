@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Moment, Task, told_instant
 from gateway.mcp.task_observations import Observation
@@ -50,6 +50,7 @@ class _Life(msgspec.Struct, gc=False):
     first_s: float  # when it was seen, by a clock that nobody sets
     seen_s: float
     lasts_s: float  # unseen for so long it is lost
+    server: ServerKey
     viewer: Key | None  # whom an answer showed it last: only he can find it gone
     digest: str  # of its id; empty unless `on_end` is told
     is_made_here: bool = False  # the result that made it passed
@@ -80,6 +81,7 @@ class Lives:
         self.lookups_failed: defaultdict[str, int] = defaultdict(int)
         self.on_end: Callable[[Key, str, str, str], None] | None = None
         """Is told of each end: who saw it last, the tool, the status, the digest of the id."""
+        self._servers: frozenset[ServerKey] = frozenset()
         self._tools: defaultdict[str, set[str]] = defaultdict(set)
         self._lives: dict[int, _Life] = {}  # by what `_number` returns, as all that follow
         self._past: OrderedDict[int, _Past] = OrderedDict()
@@ -104,7 +106,7 @@ class Lives:
         if said.ended is not None:
             self._fetched(key, said.ended, said.has_failed, asked)
         if said.denied is not None and said.method == "tasks/get":  # one that has ended cannot be cancelled either
-            if key.upstream in self.lookups_failed:
+            if key.server in self._servers:
                 self.lookups_failed[key.upstream] += 1
             self.gone(key, said.denied, asked)
 
@@ -180,8 +182,8 @@ class Lives:
     def _begin(
         self, key: Key, number: int, created: Instant, shown: task.Written, tool: str | None, said: Observation
     ) -> _Life | None:
-        """A new life, not counted yet. None if there is no room for it, or its upstream has gone in a reload."""
-        if key.upstream not in self.lookups_failed:
+        """A new life, not counted yet. None if there is no room for it, or its server has gone in a reload."""
+        if key.server not in self._servers:
             return None
         if len(self._lives) >= LIVE_MAX:
             self.counts[key.upstream, self._label(key.upstream, tool or ""), STARTED] += tool is not None
@@ -190,9 +192,10 @@ class Lives:
         began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
         digest, viewer = "" if self.on_end is None else digest_of(shown.taskId), None if said.is_told_to_all else key
-        life = self._lives[number] = _Life(
-            (key.upstream, "", ""), created, shown.createdAt[:40], began_s, seen_s, seen_s, lasts_s, viewer, digest
-        )
+        times_s = began_s, seen_s, seen_s, lasts_s
+        series = key.upstream, "", ""
+        life = _Life(series, created, shown.createdAt[:40], *times_s, key.server, viewer, digest)
+        self._lives[number] = life
         self._unnamed[number] = seen_s
         return life
 
@@ -239,7 +242,7 @@ class Lives:
         past.is_counted = True
         self._note(number, past)
         if self.on_end is not None:
-            self.on_end(life.viewer or Key(upstream, b"", b"", b""), tool, past.status, life.digest)
+            self.on_end(life.viewer or Key(life.server, b"", b"", b""), tool, past.status, life.digest)
 
     def _note(self, number: int, past: _Past) -> None:
         self._past[number] = past
@@ -266,14 +269,15 @@ class Lives:
             if life is not None and now - life.seen_s >= life.lasts_s:
                 self._lose(number, life)
 
-    def keep(self, upstreams: Collection[str], changed: Collection[str] = ()) -> None:
-        """These are all upstreams. The others are forgotten, and their counts; those in `changed` are other servers."""
+    def keep(self, servers: Collection[ServerKey]) -> None:
+        """These are the servers of all upstreams: nothing begins at others. Other upstreams are forgotten."""
+        self._servers, upstreams = frozenset(servers), {server.upstream for server in servers}
         for number, life in [*self._lives.items()]:
             if life.series[0] not in upstreams:
                 del self._lives[number]
                 self._unnamed.pop(number, None)
-            elif life.series[0] in changed:
-                life.seen_s = float("-inf")  # lost within a minute, unless it is there too
+            elif life.server not in self._servers:
+                life.seen_s = float("-inf")  # lost within a minute, unless a request under way shows it
         tables: tuple[dict[Any, Any], ...] = (self.live, self.counts, self.durations)
         for table in tables:
             for series in [series for series in table if series[0] not in upstreams]:
@@ -339,4 +343,4 @@ def digest_of(task_id: str) -> str:
 
 def _number(key: Key, task_id: str) -> int:
     """Stands for a task: its id may be 16,384 characters. Some clients put a secret of their own into the target."""
-    return hash((key.upstream, task_id))
+    return hash((key.server, task_id))

@@ -9,7 +9,7 @@ result of `initialize` can be asked for again, so it is kept apart and longer (`
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Final
@@ -17,7 +17,7 @@ from typing import Final
 from cachetools import TTLCache
 
 from gateway import config
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.errors import TooLarge
 from gateway.mcp import task_observations
 from gateway.mcp.capabilities import Server
@@ -183,7 +183,7 @@ class CapabilityCache:
     """What `initialize` said in each session, for every identity: a token may be renewed in the middle of one."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._servers: TTLCache[tuple[str, bytes, bytes], Server]
+        self._servers: TTLCache[tuple[ServerKey, bytes, bytes], Server]
         self._servers = TTLCache(CAPABILITIES_MAX, CAPABILITIES_IDLE_S, timer=clock)
         self.may_filter = True  # else the gateway answers for those too that filter by themselves
 
@@ -207,8 +207,8 @@ class CapabilityCache:
         server = self.get(key)
         return self.may_filter and server is not None and not server.filtered_here
 
-    def forget(self, upstreams: Collection[str]) -> None:
-        for key in [key for key in self._servers if key[0] in upstreams]:
+    def forget(self, servers: Container[ServerKey]) -> None:
+        for key in [key for key in self._servers if key[0] in servers]:
             self._servers.pop(key, None)
 
 
@@ -220,7 +220,7 @@ class Sessions:
         self.servers = servers
         self.servers.may_filter = not apart
         self.own = self._new_own(limits) if apart else None
-        self.know_get = set[str]()
+        self.know_get = set[ServerKey]()
         """The upstreams that have answered a `tasks/get`: there -32601 is an error like others (DESIGN 6.12)."""
         self.lives: Lives | None = None
         """The lives of the tasks that are seen, unless metrics have none."""
@@ -235,20 +235,23 @@ class Sessions:
         """This moment. No two are the same."""
         return Moment(next(self._order), self._clock())
 
-    def take_over(self, limits: config.IndexLimits, changed: Collection[str]) -> None:
-        """Take over other limits. The names in `changed` mean other servers from now on."""
+    def take_over(self, limits: config.IndexLimits) -> None:
+        """Take over other limits."""
         self._limits = limits
-        self.know_get -= set(changed)
         self._stored.space = _space_in(limits)
-        self._seen.take_over(limits, changed)
+        self._seen.take_over(limits)
         for session in (*self._unaccepted.values(), *self._stored.all()):
             session.known.outgrown_until = float("-inf")  # there may be more room now
-            session.owners = [] if session.key.upstream in changed else self._seen.owners_of(session.key)
-            if session.key.upstream in changed:
-                self.drop(session.key)
-                self._unaccepted.pop(session.key, None)  # the queries that use it go on with the old server
-            else:
-                self.keep(session)
+            session.owners = self._seen.owners_of(session.key)
+            self.keep(session)
+
+    def forget(self, servers: set[ServerKey]) -> None:
+        """Forget all of these servers: no request to them is left."""
+        self.servers.forget(servers)
+        self._seen.forget(servers)
+        self.know_get -= servers
+        for key in [session.key for session in self._stored.all() if session.key.server in servers]:
+            self._stored.take_out(key)
 
     def find(self, key: Key) -> Session | None:
         self._stored.expire(self._clock())
@@ -351,7 +354,7 @@ class Sessions:
 
     def _hear_of_get(self, session: Session) -> None:
         """A `tasks/get` has succeeded."""
-        self.know_get.add(session.key.upstream)
+        self.know_get.add(session.key.server)
         session.ask_by_id()
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from time import perf_counter, time
 from typing import Final, Self
 
+from gateway.caller_identity import ServerKey
 from gateway.config import Limits, Upstream
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.http.cors import Cors
@@ -33,6 +35,7 @@ _TURNS: Final = 2  # of the event loop: in these it reads what has arrived
 # again, and the next client would take that for its answer; a new connection costs a fraction of a millisecond.
 # The time ends, because some servers send 408 on an idle connection.
 _DISTRUST_S: Final = 3600.0
+_numbers: Final = count()
 
 
 @dataclass(eq=False)
@@ -130,6 +133,7 @@ class UpstreamContext:
     """What the gateway knows of an upstream and counts there. It outlives a reload, unless the upstream is another."""
 
     def __init__(self, name: str) -> None:
+        self.server = ServerKey(name, next(_numbers))
         self.state = UpstreamHealth(name, time)
         self.distrusted_until = 0.0
         self.slots = Capacity(0)  # for requests at one time: `requests_max` of them

@@ -13,7 +13,8 @@ from random import uniform
 from time import time
 from typing import Final
 
-from gateway.config import Config, ConfigError, HealthCheck
+from gateway.caller_identity import ServerKey
+from gateway.config import Config, ConfigError, HealthCheck, Upstream
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.cors import Cors
 from gateway.http.parsed_head_cache import HeadCache
@@ -80,12 +81,21 @@ class Pools:
             task.cancel()
         self.probes = [asyncio.create_task(watch(pool)) for pool in self.of.values()]
 
-    def sweep(self, now: float) -> None:
-        """Let go of what has come to its end by the time `now` of the event loop."""
+    @property
+    def servers(self) -> dict[ServerKey, Upstream]:
+        """The servers of this configuration."""
+        return {pool.context.server: pool.config for pool in self.of.values()}
+
+    def sweep(self, now: float) -> set[ServerKey]:
+        """Let go of what has come to its end by the time `now` of the event loop. Returns the servers that have gone:
+        another configuration names others, and nothing is under way there any more.
+        """
         self.heads.sweep(now)
-        self._retired = [pool for pool in self._retired if not pool.is_empty]
-        for pool in (*self.of.values(), *self._retired):
+        before, self._retired = self._retired, [pool for pool in self._retired if not pool.is_empty]
+        pools = (*self.of.values(), *self._retired)
+        for pool in pools:
             pool.sweep(now)
+        return {pool.context.server for pool in before} - {pool.context.server for pool in pools}
 
     def stop(self) -> None:
         for task in self.probes:

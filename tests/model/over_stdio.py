@@ -287,7 +287,7 @@ class StdioWorld(World):
     async def start(self) -> None:
         """Each client starts its own process. All have one count of tasks, whose ids are unlike."""
         self._lives = Lives(self._loop.time, self._loop.unix_time)
-        self._lives.keep([STDIO.upstream])
+        self._lives.keep([STDIO.server])
         for client in self._clients:
             assert isinstance(client, StdioClient)
             client.lives = self._lives

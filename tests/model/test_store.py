@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from gateway import config
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.task import Stamp
 from gateway.mcp.task_observations import Observation
 from gateway.store.redis_command_queue import READ_AT_ONCE
@@ -20,7 +20,8 @@ from gateway.store.shared_tasks import SharedSession, SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 
-KEY: Final = Key("a", b"target", b"session", b"identity")
+A: Final = ServerKey("a")
+KEY: Final = Key(A, b"target", b"session", b"identity")
 SETTINGS: Final = config.StoreSettings(url=f"redis://127.0.0.1:{STORE_PORT}")
 BACK_S: Final = 2.0
 DAY_S: Final = 24 * 3600.0
@@ -37,7 +38,7 @@ class Rig:
 
     def store_at(self, settings: config.StoreSettings) -> RedisStore:
         store = RedisStore(settings, self.failures.append)
-        store.serves([upstream("a")], DAY_S, self.index.idle_timeout)
+        store.serves({A: upstream("a")}, DAY_S, self.index.idle_timeout)
         return store
 
     async def start(self, tell_all: Callable[[], Iterator[None]] | None = None) -> None:
@@ -176,7 +177,7 @@ async def test_entries_in_use_are_kept_for_as_long_as_a_reload_says(rig: Rig) ->
     await rig.start()
     rig.see("t-1")
     await asyncio.sleep(1)
-    rig.store.serves([upstream("a")], DAY_S, 2 * rig.index.idle_timeout)
+    rig.store.serves({A: upstream("a")}, DAY_S, 2 * rig.index.idle_timeout)
     await asyncio.sleep(BACK_S)
     [expires_at] = [at for key, at in rig.redis._expires.items() if key in rig.redis.sets]
     assert expires_at - rig.loop.time() > rig.index.idle_timeout
@@ -186,7 +187,7 @@ async def test_entries_in_use_are_kept_for_as_long_as_a_reload_says(rig: Rig) ->
 async def test_an_upstream_that_a_reload_has_taken_away_has_no_part_in_the_store(rig: Rig) -> None:
     await rig.start()
     rig.see("t-1")
-    rig.store.serves([upstream("renamed")], DAY_S, rig.index.idle_timeout)
+    rig.store.serves({ServerKey("renamed"): upstream("renamed")}, DAY_S, rig.index.idle_timeout)
     rig.see("t-2")
     rig.sessions.drop_all(KEY)
     assert await rig.store.read(KEY, 0) is None
@@ -206,7 +207,7 @@ async def test_nobody_waits_for_a_store_that_answers_late_again_and_again(rig: R
         assert await rig.store.read(KEY, 0) is None
         waited += rig.loop.time() > began
         await asyncio.sleep(0.37)
-    rig.store.serves([upstream("a")], DAY_S, 2 * rig.index.idle_timeout)  # everything is to be told again
+    rig.store.serves({A: upstream("a")}, DAY_S, 2 * rig.index.idle_timeout)  # everything is to be told again
     await asyncio.sleep(1)
     assert rig.store.state is StoreState.SLOW
     assert rig.failures == ["slow"] * waited

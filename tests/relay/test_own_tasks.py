@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.launch import Gateways
+from tests.launch import Gateways, eventually, listening
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, fault, notification, page, result, task
-from tests.relay.rig import Rig, Script, body, final, ids, replies, rig_with, says, told
+from tests.relay.rig import Place, Rig, Script, body, final, ids, replies, rig_at, rig_with, says, told
 from tests.relay.test_callers import ADA, AGAIN, BOB, NOBODY, RENEWED, Asks
 from tests.relay.wire import answer, chunked, event, post, request, response, stream
 
@@ -458,3 +458,92 @@ async def test_an_answer_to_what_he_asked_passes_whatever_task_it_names(gateways
     named = event(result(1, {"content": [], "_meta": {RELATED: {"taskId": "of the tool"}}}))
     async with guarded(gateways, says(stream() + chunked(named))) as rig:
         assert "result" in final(await rig.ask(EVE.post(call("tools/call", 1, name="x"))))
+
+
+# ---- a reload to another server ----
+
+
+class Late(Open):
+    """A server whose answers to some methods wait."""
+
+    def __init__(self, *waiting: str) -> None:
+        super().__init__()
+        self._waiting, self.goes_on = waiting, asyncio.Event()
+        self.asked: asyncio.Queue[None] = asyncio.Queue()
+
+    async def script(self, asked: Message, peer: Peer) -> bytes | None:
+        if (body(asked) or {}).get("method") in self._waiting:
+            self.asked.put_nowait(None)
+            await self.goes_on.wait()
+        return await super().script(asked, peer)
+
+
+@asynccontextmanager
+async def reloaded(rig: Rig, script: Script, **changed: Any) -> AsyncIterator[Rig]:
+    """The same gateway, whose upstream is another server from now on."""
+    with listening() as sock:
+        async with rig_at(Place(rig.gateway, sock), script) as elsewhere:
+            rig.gateway.reload(elsewhere.settings(**changed))
+            yield elsewhere
+
+
+LOG: Final[Json] = {"level": "info"}
+OWN_TASKS: Final[Json] = {"log": LOG, "guards": {"own_tasks": True}, "index": {"max_age": "60s"}}
+
+
+@pytest.mark.parametrize("who", [ADA, NOBODY])
+async def test_a_call_under_way_over_a_reload_takes_no_task_of_the_new_server(gateways: Gateways, who: Asks) -> None:
+    """The ids of both are counted from 1. The answer of the old one gave its caller a task of another's."""
+    old = Late("tools/call")
+    async with guarded(gateways, old.script, log=LOG, index=OWN_TASKS["index"]) as rig:
+        making = rig.asking(who.post(call("tools/call", name="1", task={})))
+        await old.asked.get()
+        async with reloaded(rig, Open().script, **OWN_TASKS) as new:
+            await make(new, EVE, "1")
+            assert await listed(new, EVE) == ["1"]
+            before = await new.gateway.metrics()
+            old.goes_on.set()
+            assert final(await making)["result"]["task"]["taskId"] == "1"
+            asked = len(new.upstream.requests)
+            assert (await listed(new, EVE), await listed(new, ADA)) == (["1"], [])
+            assert final(await new.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
+            assert len(new.upstream.requests) == asked + 1, "an access check for Ada: nothing was marked"
+            assert "result" in final(await new.ask(EVE.post(call("tasks/get", taskId="1"))))
+            counted = await new.gateway.metrics()
+            assert {k: v for k, v in counted.items() if k[0].startswith("taskgate_tasks")} == {
+                k: v for k, v in before.items() if k[0].startswith("taskgate_tasks")
+            }
+
+
+async def test_what_is_under_way_over_a_reload_ends_at_the_server_where_it_began(gateways: Gateways) -> None:
+    """Its tasks were forgotten at once: a waiting `tasks/result` heard that there is no such task, a list was empty."""
+    old = Late("tasks/result", "tasks/get")
+    async with guarded(gateways, old.script, log=LOG) as rig:
+        await make(rig, ADA, "1")
+        waiting = rig.asking(ADA.post(call("tasks/result", taskId="1")))
+        listing = rig.asking(ADA.post(call("tasks/list")))
+        for _ in range(2):
+            await old.asked.get()
+        async with reloaded(rig, Open().script, **OWN_TASKS) as new:
+            assert await listed(new, ADA) == []
+            old.goes_on.set()
+            assert final(await waiting)["result"]["taskId"] == "1"
+            assert ids(final(await listing)) == ["1"]
+            assert await listed(new, ADA) == []
+            await eventually(lambda: not rig.app._pools._retired, "the old server forgotten")
+            assert [o for o in rig.app._sessions._seen.stored.all() if "1" in o] == []
+
+
+async def test_another_choice_of_identity_headers_shares_no_task(gateways: Gateways) -> None:
+    """Who has the same fields under another choice of them may be somebody else."""
+    team, ann = b"X-Team: t", b"X-User: ann"
+    made, asked = call("tools/call", name="1", task={}), call("tasks/get", taskId="1")
+    old = Late("tools/call")
+    async with guarded(gateways, old.script, log=LOG, upstream={"identity_headers": ["X-Team"]}) as rig:
+        making = rig.asking(post(made, team, ann))
+        await old.asked.get()
+        rig.gateway.reload(rig.settings(**OWN_TASKS, upstream={"identity_headers": ["X-Team", "X-User"]}))
+        old.goes_on.set()
+        assert "result" in final(await making)
+        for fields in ([team], [team, b"X-User: bob"]):
+            assert final(await rig.ask(post(asked, *fields)))["error"] == UNKNOWN

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.task import TERMINAL, Moment, parse
 from gateway.mcp.task_observations import Observation
 from gateway.operate.metrics import Metrics
@@ -21,9 +21,11 @@ from gateway.tasks.lifecycle_counts import DURATIONS, ENDS, STARTED, TOOLS_MAX, 
 from tests.rules import plain
 
 NOW_S: Final = 1_780_000_000.0  # 2026-05-28T20:26:40Z
-ANN: Final = Key("up", b"/mcp", b"session", b"ann")
-BOB: Final = Key("up", b"/mcp", b"another", b"bob")
-OTHER, STAYS, GONE = (ANN._replace(upstream=name) for name in ("other", "stays", "gone"))
+UP: Final = ServerKey("up")
+ANN: Final = Key(UP, b"/mcp", b"session", b"ann")
+BOB: Final = Key(UP, b"/mcp", b"another", b"bob")
+AT_NEW: Final = ANN._replace(server=ServerKey("up", 1))
+OTHER, STAYS, GONE = (ANN._replace(server=ServerKey(name)) for name in ("other", "stays", "gone"))
 
 
 def at(seconds: int) -> str:
@@ -41,7 +43,7 @@ class Play:
         self.now_s = NOW_S
         self.set_s = 0.0  # how far the time of day was set
         self.lives = Lives(lambda: self.now_s, lambda: self.now_s + self.set_s)
-        self.lives.keep(["up", "other", "stays"])
+        self.lives.keep([UP, *map(ServerKey, ("other", "stays"))])
 
     def made(self, task_id: str = "t", tool: str = "render", key: Key = ANN, **more: Any) -> None:
         said = Observation(made=task_id, made_raw=raw(task_id, **more), tool=tool)
@@ -170,14 +172,15 @@ STORIES: Final[dict[str, tuple[Step, ...]]] = {
         made(key=GONE), denied(key=GONE), told("working", key=GONE), passes(10), counts(),
         lambda play: "gone" not in play.lives.lookups_failed,
     ),
-    "the tasks of a server that is replaced are lost unless the other has them too, for it may be the same": (
+    "the tasks of a server that is replaced are lost unless something under way there shows them, and none begins": (
         made("a"), made("b"), made("c"), made("a", key=STAYS),
-        lambda play: play.lives.keep(["up", "stays"], changed=["up"]), shown("working", "b"), passes(1),
-        counts("render started 3", "render lost 2", "render working 1", "render started 1", "render working 1"),
+        lambda play: play.lives.keep([AT_NEW.server, STAYS.server]), shown("working", "b"), made("d"),
+        made("c", key=AT_NEW), passes(1), denied("c"), shown("completed", "c"),
+        counts("render started 4", "render lost 2", "render working 2", "render started 1", "render working 1"),
     ),
     "an upstream that goes takes its series along": (
         made("a"), made("b"), shown("completed", "b", updated=at(1)), denied("x"), made("c", key=STAYS),
-        lambda play: play.lives.keep(["stays"]), counts("render started 1", "render working 1"),
+        lambda play: play.lives.keep([STAYS.server]), counts("render started 1", "render working 1"),
         lambda play: (play.lives.durations, play.lives.lookups_failed) == ({}, {"stays": 0}),
         passes(100_000), counts("render started 1", "render lost 1"),
     ),
@@ -309,18 +312,18 @@ def test_what_a_reload_has_taken_away_did_not_happen_backwards() -> None:
         for number in range(count):
             for upstream in ("up", "stays"):
                 said = Observation(made=f"{number}", made_raw=raw(f"{number}"), tool="render")
-                metrics.lives.take_in(ANN._replace(upstream=upstream), said)  # type: ignore[union-attr]
+                metrics.lives.take_in(ANN._replace(server=ServerKey(upstream)), said)  # type: ignore[union-attr]
 
     def created(upstream: str) -> list[int]:
         [row] = (seen.show() or {})[upstream]
         return [row["started"][span] for span in ("1m", "5m", "all")]
 
-    metrics.serves(["up", "stays"], counts_tasks=True)
+    metrics.serves([UP, STAYS.server], counts_tasks=True)
     happens(3)
     for _ in range(100):
         seen.sample()
-    metrics.serves(["stays"], counts_tasks=True)
-    metrics.serves(["up", "stays"], counts_tasks=True)
+    metrics.serves([STAYS.server], counts_tasks=True)
+    metrics.serves([UP, STAYS.server], counts_tasks=True)
     happens(2)
     assert created("up") == [2, 2, 2]
     seen.sample()

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from gateway import config
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
@@ -29,7 +29,7 @@ from tests.rules import plain
 from tests.seams import named
 from tests.test_sessions import outbox
 
-KEY: Final = Key("research", b"/mcp", b"0f8c", b"who")
+KEY: Final = Key(ServerKey("research"), b"/mcp", b"0f8c", b"who")
 LIMITS: Final = config.IndexLimits(tasks_max=2)
 CREATED: Final = "2026-01-01T00:00:00Z"
 TASKS: Final = [plain.raw_task(f"t-{number}", "working", CREATED, None) for number in range(LIMITS.tasks_max + 1)]

@@ -4,16 +4,17 @@ import tracemalloc
 
 import pytest
 
-from gateway.caller_identity import Key, Who
+from gateway.caller_identity import Key, ServerKey, Who
 from gateway.config import IndexLimits
 from gateway.mcp.task import Moment
 from gateway.owners import task_ids_seen_by_caller as seeing
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_CREDENTIALS, IDS_OF_SESSION, Owners
 
-KEY = Key.of("research", b"/mcp", b"s-1", Who(b"token", b"kin", True))
+RESEARCH = ServerKey("research")
+KEY = Key.of(RESEARCH, b"/mcp", b"s-1", Who(b"token", b"kin", True))
 RENEWED = KEY._replace(identity=b"renewed")
-OTHER = Key.of("research", b"/mcp", b"s-9", Who(b"another", b"kin", True))
-AGAIN = Key.of("research", b"/mcp", b"s-2", Who(b"token", b"kin", True))
+OTHER = Key.of(RESEARCH, b"/mcp", b"s-9", Who(b"another", b"kin", True))
+AGAIN = Key.of(RESEARCH, b"/mcp", b"s-2", Who(b"token", b"kin", True))
 
 
 def found(owners: Owners, key: Key, at: float = 0.0) -> list[list[str]]:
@@ -54,9 +55,9 @@ def test_ids_go_after_a_day_without_a_use_and_with_another_server() -> None:
     for number in range(3):
         note(owners, KEY, "t-1", at=number * (IDLE_S - 1))
     assert found(owners, KEY, 2 * (IDLE_S - 1)) == [["t-1"], ["t-1"]]
-    owners.take_over(IndexLimits(), {"another"})
+    owners.forget({ServerKey("another"), ServerKey("research", 1)})
     assert found(owners, KEY, 2 * (IDLE_S - 1)) == [["t-1"], ["t-1"]]
-    owners.take_over(IndexLimits(), {"research"})
+    owners.forget({RESEARCH})
     note(owners, AGAIN, "t-2", order=2)
     assert found(owners, KEY) == [["t-2"]]
     assert found(owners, KEY, IDLE_S) == []
