@@ -49,6 +49,7 @@ _OF_BALANCERS: Final = re.compile(
 _QUOTED: Final = re.compile(rb'[^"=\\]*="[^"\\]*"')  # a cookie whose value is between quotes, for every reader
 _CREDENTIALS: Final = (b"authorization", b"cookie")  # the first that is there has the rate limit
 _OF_ONE_TOKEN: Final = (b"bearer", b"basic")  # schemes: servers read no word behind their token
+_NO_TOKEN: Final = re.compile(rb"(?:bearer|basic(?:[ \t]+Og==)?|dpop|token|apikey)?", re.IGNORECASE)  # ":" in base 64
 # Fields that prove, or pay for, a single request (RFC 9449, RFC 9421, RFC 9635, oauth2-proxy, x402), and schemes of
 # `Authorization` that do, draft-ryan-httpauth-payment included; so does a value with a parameter that only they have.
 _PROOFS: Final = (
@@ -141,10 +142,20 @@ def who(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> W
     """Who asks, by the fields that tell it, as `telling` has them. Those in `only` are credentials by their choice."""
     fields = sorted(telling(headers, only), key=itemgetter(0))  # the order of repeated fields may matter
     kin = [field for field in fields if field[0] not in _CREDENTIALS]
-    has_credentials = bool(fields) if only is not None else len(kin) < len(fields)
+    has_credentials = any(_says_who(*f) for f in fields if only is not None or f[0] in _CREDENTIALS)
     # The names too: after a reload of `identity_headers` equal fields may be those of others.
     by = b"" if only is None else ",".join(sorted({name.lower() for name in only})).encode()
     return Who(_digest_of(by, fields), _digest_of(by, kin), has_credentials)
+
+
+def _says_who(name: bytes, value: bytes) -> bool:
+    """Whether a field of `telling` says who asks. One that is empty is everybody's, as a scheme without a token is, or
+    cookies without values.
+    """
+    if name == b"authorization":
+        return not _NO_TOKEN.fullmatch(value.strip())
+    pairs = [pair.partition(b"=") for pair in value.split(b";")] if name == b"cookie" else [(value, b"", b"")]
+    return any((told if separator else only).strip(b' \t"') for only, separator, told in pairs)
 
 
 def _digest_of(by: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -177,7 +188,8 @@ def rate_limit_key(
     that stands there twice: servers read one of them, and a client can invent the other. So for an `Authorization` that
     is another for each request.
     """
-    fields = [(name, _as_read(name, value)) for name, value in _read(headers)]
+    said = ((n, value) for n, value in _read(headers) if n not in _CREDENTIALS or _says_who(n, value))
+    fields = [(name, _as_read(name, value)) for name, value in said]
     names = [name.decode("latin-1") for name, _ in fields]
     credentials = [name.decode() for name in _CREDENTIALS]
     first = [name for name in credentials if name in names][:1]

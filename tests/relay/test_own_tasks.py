@@ -353,7 +353,8 @@ async def test_who_cannot_be_told_apart_has_no_tasks(gateways: Gateways, caplog:
     proves = [b"Mcp-Session-Id: s-1", b"DPoP: proof"]
     async with guarded(gateways) as rig:
         await make(rig, NOBODY, "n-1")
-        for fields in ([], proves, [b"Authorization: Negotiate abc", b"Mcp-Session-Id: s-1"]):
+        empty = ([b"Authorization:"], [b"Authorization: Bearer"], [b"Cookie: "], [b"Cookie: sid=", b"Mcp-Session-Id:"])
+        for fields in ([], *empty, proves, [b"Authorization: Negotiate abc", b"Mcp-Session-Id: s-1"]):
             for method in ("tasks/get", "tasks/list", "tasks/cancel"):
                 said = final(await rig.ask(post(call(method, taskId="n-1"), *fields)))
                 assert said["error"]["code"] == -32602

@@ -161,3 +161,32 @@ def test_signatures_of_single_requests_fill_no_bucket_of_their_own() -> None:
     for named in (None, ["Authorization"]):
         assert len({rate_limit_key(fields, named, "10.0.0.1") for fields in signed}) == 1
     assert rate_limit_key(signed[0], None, "10.0.0.1") != rate_limit_key(signed[0], None, "10.0.0.2")
+
+
+NONE = [
+    (b"Authorization", v)
+    for v in (b"", b" ", b"Bearer", b"bearer ", b"Basic", b"Basic Og==", b"DPoP", b"Token", b"ApiKey")
+] + [(b"Cookie", v) for v in (b"", b";", b"; ;", b"sid=", b'sid=""', b"sid=; other= ")]
+SOME = [
+    (b"Authorization", v) for v in (b"Bearer t", b"Basic OTo=", b"s3cret", b"Token t", b"Bearer , a", b"Basic Og==t")
+] + [(b"Cookie", v) for v in (b"sid=1", b"sid", b"=1", b"a=; b=1", b"sid===", b'sid="1"')]
+
+
+@pytest.mark.parametrize("field", NONE)
+@pytest.mark.parametrize("only", [None, ["Authorization", "Cookie"]])
+def test_an_empty_credential_is_none(field: tuple[bytes, bytes], only: list[str] | None) -> None:
+    """Callers who sent one shared their tasks, and a bucket of the rate limit (DESIGN 8.9, 8.16)."""
+    assert not who([field], only).has_credentials
+    if only is None:
+        assert rate_limit_key([field], None, "192.0.2.1") == rate_limit_key([], None, "192.0.2.1")
+        token = (b"Authorization", b"Bearer t"), (b"Cookie", b"sid=1")
+        for other in (other for other in token if other[0] != field[0]):
+            assert who([field, other], None).has_credentials
+            assert rate_limit_key([field, other], None, "") == rate_limit_key([other], None, "")
+    assert not who([(b"X-User", b" ")], ["X-User"]).has_credentials
+
+
+@pytest.mark.parametrize("field", SOME)
+def test_any_other_credential_is_one(field: tuple[bytes, bytes]) -> None:
+    assert who([field], None).has_credentials
+    assert rate_limit_key([field], None, "192.0.2.1") != rate_limit_key([], None, "192.0.2.1")
