@@ -1,12 +1,13 @@
 """The command `taskgate`, also `python -m gateway`. It imports what a command needs: hosts wait for its start.
 
+A gateway in its start keeps what a signal wants until it can do it: these handlers come before all that takes time.
+
 Exit status: 0 after SIGTERM or SIGINT, and for a valid configuration after --check; 1 if the gateway cannot listen on
 an address; 2 for a wrong configuration or wrong flags, and for a file that cannot be read; over stdio the server's own.
 """
 
-import argparse
-import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
+    import argparse
+
     from gateway import config
 
 _USAGE = """\
@@ -48,10 +51,22 @@ examples:
       see what it does, in front of a small server of its own
 """
 
+_COMMANDS: Final = ("stdio", "try", "tasks", "demo")
+_SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 _VARIABLES: Final = {name: f"TASKGATE_{name.upper()}" for name in ("config", "upstream", "listen", "admin")}
 
 
-def _arguments() -> argparse.ArgumentParser:
+_hangups: Final[list[int]] = []  # signals that came before the gateway could reload
+
+
+def _keep_signals() -> None:
+    """From now on a SIGHUP waits until the gateway serves. The others end it at once: nothing has begun."""
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, _: _hangups.append(number) if number == signal.SIGHUP else os._exit(0))
+
+
+def _arguments() -> "argparse.ArgumentParser":
+    import argparse
     from importlib.metadata import version  # stdio has no time for it
 
     from gateway import config
@@ -91,6 +106,9 @@ def _arguments() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run the command with the process's arguments. Whoever reads its output may stop early."""
+    if sys.argv[1:2] not in ([name] for name in _COMMANDS) and not any(a.startswith("--ch") for a in sys.argv):
+        _keep_signals()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # an image blocks them until here (deploy/Dockerfile)
     # Closed standard streams lead nowhere: what is opened next would take their places, and what they get.
     for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
         try:
@@ -129,7 +147,7 @@ def _main() -> None:
     _serve(given)
 
 
-def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+def _fill_in(parser: "argparse.ArgumentParser", given: "argparse.Namespace") -> None:
     """Add what the environment says to the flags, which override it. Ends the process unless one source is named."""
     named = {name: f"--{name}" for name in _VARIABLES}  # how each was given
     for name, variable in _VARIABLES.items():
@@ -149,9 +167,12 @@ def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
     given.config = given.config and Path(given.config)
 
 
-def _check(given: argparse.Namespace) -> None:
+def _check(given: "argparse.Namespace") -> None:
     """Build what the command would serve with, drop it, and say where it leads. Raises ConfigError."""
+    import asyncio
+
     from gateway import app, config
+    from gateway.command_flags import say
     from gateway.downstream.host_origin_check import exposed
     from gateway.errors import printable
     from gateway.relay import routes
@@ -163,19 +184,19 @@ def _check(given: argparse.Namespace) -> None:
     _check_traces(settings)
     tls_certificates.check_valid(settings)  # the gateway starts with them all the same
     asyncio.run(app.check(settings))
-    print(f"{printable(str(given.config or 'the flags'))}: valid")
+    lines = [f"{printable(str(given.config or 'the flags'))}: valid"]
     for upstream in settings.upstreams:
         at = routes.address(upstream, settings.listen, settings.tls is not None)
-        print(f"  {at} leads to {upstream.url} ({upstream.name})")
+        lines.append(f"{at} leads to {upstream.url} ({upstream.name})")
     if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
-        print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
-    for why in exposed(settings):
-        print(f"  {why}")
+        lines.append(f"HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
+    lines += exposed(settings)
     if settings.guards.own_tasks and settings.store is None:
-        print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
+        lines.append("guards.own_tasks without a store: after a restart all tasks are nobody's")
+    say("\n  ".join(lines) + "\n")
 
 
-def _read(given: argparse.Namespace, in_force: "config.Config | None" = None) -> "config.Config":
+def _read(given: "argparse.Namespace", in_force: "config.Config | None" = None) -> "config.Config":
     import msgspec
 
     from gateway.config import for_upstream, load
@@ -185,7 +206,7 @@ def _read(given: argparse.Namespace, in_force: "config.Config | None" = None) ->
     return msgspec.structs.replace(settings, log=log)
 
 
-def _serve(given: argparse.Namespace) -> None:
+def _serve(given: "argparse.Namespace") -> None:
     from gateway import config
 
     try:
@@ -199,8 +220,10 @@ def _serve(given: argparse.Namespace) -> None:
         _fail(error, 1)
 
 
-def _run(given: argparse.Namespace) -> None:
+def _run(given: "argparse.Namespace") -> None:
     """Serve. Raises ConfigError, or StartError if it cannot listen."""
+    import asyncio
+
     settings = _read(given)
     _check_traces(settings)
     from gateway import app  # what serves: faults of the file are told sooner without it
@@ -212,7 +235,11 @@ def _run(given: argparse.Namespace) -> None:
         # uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9).
         loop = type("FineLoop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})
     with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(app.run(settings, partial(_read, given) if str(given.config or "-") != "-" else None))
+        read = partial(_read, given) if str(given.config or "-") != "-" else None
+        try:
+            runner.run(app.run(settings, read, _hangups))
+        finally:  # nothing ends it otherwise while it ends
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 def _stdio(arguments: list[str]) -> NoReturn:

@@ -7,13 +7,13 @@ Always: SIGTERM drains (DESIGN 8); SIGHUP takes over a new configuration whole, 
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from functools import partial
-from time import time
+from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack, suppress
+from time import monotonic_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.config import Address, Config, ConfigError, StartError
@@ -264,8 +264,16 @@ async def check(config: Config) -> None:
     await App(config).stop()
 
 
-async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
-    """Serve until SIGTERM or SIGINT. SIGHUP reloads with `read`; without `read` it does nothing.
+def _notify(*state: str) -> None:
+    """Tell systemd, where it wants to know (sd_notify(3))."""
+    if name := os.environ.get("NOTIFY_SOCKET"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.connect(f"\0{name[1:]}" if name.startswith("@") else name)
+            sock.send("\n".join(state).encode())
+
+
+async def run(config: Config, read: Callable[[Config], Config] | None, hangups: Collection[int] = ()) -> None:
+    """Serve until SIGTERM or SIGINT. SIGHUP reloads with `read`; without `read` it does nothing. `hangups` came before.
 
     Raises ConfigError, or StartError if it cannot listen.
     """
@@ -279,11 +287,23 @@ async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    why = "SIGHUP does nothing: there is no configuration file to read again"
-    loop.add_signal_handler(signal.SIGHUP, partial(app.reload, read) if read is not None else partial(log.info, why))
+
+    def hang_up() -> None:
+        _notify("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
+        if read is None:
+            log.info("SIGHUP does nothing: there is no configuration file to read again")
+        else:
+            app.reload(read)
+        _notify("READY=1")
+
     try:
         await app.start()
         app.raise_descriptors()
+        _notify("READY=1")
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+        if hangups:
+            hang_up()
         await ended.wait()
     finally:
+        _notify("STOPPING=1")
         await app.stop()

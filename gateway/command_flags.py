@@ -2,10 +2,23 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any
+
+
+def say(text: str) -> None:
+    """Print, if anybody reads it. Ends the process, with status 2 and one line, if standard output takes nothing."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        with suppress(OSError):
+            print(f"taskgate: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 class Flags(argparse.ArgumentParser):
@@ -34,5 +47,8 @@ class Flags(argparse.ArgumentParser):
         self.error(f"unknown {what} {given}" + (f": did you mean {near[0]}?" if near else "; --help lists them"))
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        with suppress(OSError):  # nobody reads it; Debian 12's Python ended with another status
-            super()._print_message(message, file)
+        if file is sys.stdout:
+            say(message)
+        else:
+            with suppress(OSError):  # nobody reads it; Debian 12's Python ended with another status
+                super()._print_message(message, file)

@@ -23,6 +23,7 @@ from gateway.errors import shown
 from gateway.operate import log_format
 
 INTERRUPTED: Final = 130
+CLOSED: Final = 141
 SESSION_ID: Final = " For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
 
@@ -110,8 +111,10 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
         sys.stdout.reconfigure(line_buffering=True)
     try:
         return asyncio.run(run())
-    except (asyncio.CancelledError, BrokenPipeError):
+    except asyncio.CancelledError:
         return interrupted
+    except BrokenPipeError:  # nobody reads on
+        return CLOSED
     except (NotAnswered, config.ConfigError, config.StartError, OSError) as error:
         words = str(error)
     except Exception:  # Python's own status, 1, would say that taskgate does not help

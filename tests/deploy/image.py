@@ -61,7 +61,7 @@ def check_description() -> None:
     assert labels["org.opencontainers.image.version"] == VERSION, labels
     assert len(labels["org.opencontainers.image.revision"]) == 40, labels
     assert described["User"] == "10001:10001"
-    assert described["Entrypoint"] == ["/opt/taskgate/bin/taskgate"]
+    assert described["Entrypoint"][2:] == ["/opt/taskgate/bin/taskgate"]
     assert set(described["ExposedPorts"]) == {"8080/tcp", "9090/tcp"}
 
 

@@ -567,6 +567,22 @@ async def test_a_watched_list_marks_what_changed() -> None:
         assert (process.returncode, b"Traceback" in rest) == (130, False)
 
 
+@pytest.mark.parametrize("flags", ["tasks", "tasks --json", "tasks --json --all", "try", "try --json"])
+async def test_whoever_reads_no_more_ends_it_quietly_and_a_full_disk_is_one_line(flags: str) -> None:
+    """`taskgate tasks --json | head -1` was said to be interrupted."""
+    async with at(filled()) as url:
+        for output, status in ((os.pipe(), 141), (None, 2)):
+            if output is not None:
+                os.close(output[0])
+            out = output[1] if output is not None else os.open("/dev/full", os.O_WRONLY)
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND, *flags.split(), url, cwd=ROOT, stdout=out, stderr=asyncio.subprocess.PIPE
+            )
+            os.close(out)
+            _, said = await asyncio.wait_for(process.communicate(), 60)
+            assert (process.returncode, said.count(b"\n"), b"Traceback" in said) == (status, status == 2, False), said
+
+
 def test_the_flags_of_tasks_are_the_criteria() -> None:
     text = run("tasks", "--help").stdout
     flags = {"--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name) for name in CRITERIA}

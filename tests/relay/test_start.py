@@ -1,0 +1,187 @@
+"""The beginning and the end of a process: signals at any moment, what systemd is told, outputs that take nothing."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from tests.launch import (
+    COMMAND,
+    NO_AUTHORITIES,
+    ROOT,
+    Gateways,
+    eventually,
+    is_ready,
+    listening,
+    port_of,
+    ports,
+    settings,
+)
+from tests.tools import missing
+
+MOMENTS: Final = int(os.environ.get("START_SIGNALS", "8"))  # of each kind
+START_S: Final = 1.0  # a little longer than a start
+BLOCKING: Final = ("env", "--block-signal=HUP,INT,TERM")  # as the image does: no program catches a signal sooner
+SHAPES: Final = {"plain": (), "PID 1": ("unshare", "--pid", "--fork", "--kill-child")}
+RELOADED: Final = "reloaded", "reload refused, nothing has changed"
+
+
+def bit_of(pid: int, mask: str, number: signal.Signals) -> bool:
+    """Whether a mask of signals of a process, as /proc has it, has this one."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [value] = [line.split()[1] for line in lines if line.startswith(f"{mask}:")]
+    return bool(int(value, 16) >> (number - 1) & 1)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    return bit_of(pid, "SigBlk", number) or bit_of(pid, "SigCgt", number)
+
+
+@asynccontextmanager
+async def begun(
+    folder: Path, shape: str, upstream: int
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, int, Path]]:
+    """A gateway in its start: the process, the pid of the gateway in it, its admin port and its log."""
+    if shape == "PID 1" and (os.geteuid() != 0 or shutil.which("unshare") is None):
+        missing("unshare needs root")
+    with ports() as (listen, admin):
+        file, log = folder / "config.yaml", folder / "log"
+        file.write_text(json.dumps(settings(listen, admin, upstream, {"log": {"level": "info"}})))
+        line = [*SHAPES[shape], *BLOCKING, *COMMAND, "--config", str(file)]
+        environment = {**os.environ, **NO_AUTHORITIES}
+        with log.open("wb") as out:
+            process = await asyncio.create_subprocess_exec(*line, cwd=ROOT, env=environment, stdout=out, stderr=out)
+        pid = process.pid
+        try:
+            if SHAPES[shape]:
+                await eventually(lambda: bool(children_of(pid)), "a child")
+                [pid] = children_of(pid)
+            await eventually(lambda: handles(pid, signal.SIGHUP), "signals that are blocked")
+            yield process, pid, admin, log
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+def told(log: Path) -> list[str]:
+    return [json.loads(line)["message"] for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_no_signal_of_a_start_is_lost_or_ends_it_wrongly(
+    tmp_path: Path, shape: str, number: signal.Signals, moment: int
+) -> None:
+    """SIGHUP ended it, with a status that systemd takes for a clean end; as PID 1 it never heard of SIGTERM."""
+    with listening() as upstream:
+        async with begun(tmp_path, shape, port_of(upstream)) as (process, pid, admin, log):
+            await asyncio.sleep(START_S * Random(moment).random())
+            os.kill(pid, number)
+            if number is signal.SIGHUP:
+                await eventually(lambda: any(line in RELOADED for line in told(log)), "a line of the reload")
+                assert [line for line in told(log) if line in RELOADED] == ["reloaded"]
+                assert is_ready(admin)
+                os.kill(pid, signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 30) == 0
+            assert told(log)[-1:] in ([], ["stopped"])  # all are lines of JSON
+
+
+@pytest.fixture(params=["a path", "an abstract name"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    """The end of a service manager, and what it puts into NOTIFY_SOCKET."""
+    name = str(tmp_path / "notify") if request.param == "a path" else f"@{tmp_path}"
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sock:
+        sock.bind(f"\0{name[1:]}" if name.startswith("@") else name)
+        sock.settimeout(30)
+        yield sock, name
+
+
+async def test_systemd_is_told_of_a_start_a_reload_and_an_end(
+    gateways: Gateways, manager: tuple[socket.socket, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sd_notify(3), and systemd.service(5) on Type=notify-reload."""
+    sock, name = manager
+    monkeypatch.setenv("NOTIFY_SOCKET", name)
+
+    async def heard() -> list[str]:
+        return (await asyncio.to_thread(sock.recv, 4096)).decode().split("\n")
+
+    with listening() as upstream, gateways.process(port_of(upstream)) as gateway:
+        assert await heard() == ["READY=1"]
+        for text in (gateway.file.read_text() if gateway.file else "", "no configuration"):
+            assert gateway.file is not None
+            gateway.file.write_text(text)
+            gateway.signal(signal.SIGHUP)
+            reloading, since = await heard()
+            assert reloading == "RELOADING=1"
+            assert since.startswith("MONOTONIC_USEC=") and since.partition("=")[2].isdigit()
+            assert await heard() == ["READY=1"]
+        gateway.signal(signal.SIGTERM)
+        assert await heard() == ["STOPPING=1"]
+
+
+@pytest.mark.parametrize("flag", ["--version", "--help"])
+def test_what_only_prints_loads_nothing_that_serves(flag: str) -> None:
+    program = (
+        "import sys\nfrom gateway.__main__ import main\ntry:\n main()\nexcept SystemExit:\n"
+        " print(*sys.modules, file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, flag], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    loaded = set(ended.stderr.split())
+    assert "gateway.__main__" in loaded and ended.stdout
+    assert not loaded & {"asyncio", "ssl", "aiohttp", "httptools", "uvloop", "gateway.app", "gateway.proxy"}
+
+
+PRINTING: Final = [
+    "--version",
+    "--help",
+    "--check --upstream http://127.0.0.1:1/mcp",
+    "try --help",
+    "tasks --help",
+    "demo --help",
+]
+
+
+@pytest.mark.parametrize("buffering", ["", "1"])
+@pytest.mark.parametrize("flags", PRINTING)
+def test_an_output_that_takes_nothing_is_one_line_and_status_2(flags: str, buffering: str) -> None:
+    """A traceback, or success."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": buffering}
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*COMMAND, *flags.split()],
+            cwd=ROOT,
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == "taskgate: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("flags", PRINTING)
+def test_an_output_that_nobody_reads_ends_quietly(flags: str) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as closed:
+        ended = subprocess.run([*COMMAND, *flags.split()], cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, b"")
