@@ -6,7 +6,10 @@ Always: what cannot be read passes nothing by.
 
 import logging
 import re
+from collections.abc import Callable
 from typing import Final
+
+from msgspec import Raw
 
 from gateway.downstream.exchange import Exchange
 from gateway.errors import Ambiguous, NoTasks, Unclear, UnknownTask, UpstreamBroken
@@ -14,7 +17,7 @@ from gateway.http.header_fields import EVENT_STREAM
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
-from gateway.owners.ids_in_messages import GUARD, OF_TASKS, asked_for
+from gateway.owners.ids_in_messages import GUARD, OF_TASKS, Made, asked_for
 from gateway.owners.task_ids_seen_by_caller import OwnerKey
 from gateway.owners.task_owners import NO_OWNER, OwnTasks
 from gateway.relay.body_taps import Inspector
@@ -26,6 +29,7 @@ from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.request")
 
+_MADE: Final = re.compile(rb'"task"\s*:\s*\{[^{}]*?"taskId"\s*:\s*("(?:[^"\\]|\\.)*")')
 _UTF_8: Final = re.compile(rb"charset\s*=\s*\"?(?:utf-8|us-ascii)\b(?!.*charset)")
 
 
@@ -80,19 +84,37 @@ class OwnTasksInterceptor(Interceptor):
         chosen, task_id = super().inspector(response), self._pending.task_id
         if task_id is not None and response.status < 400 and not self._own.owns(self._owners, task_id):
             raise UnknownTask  # it changed hands meanwhile
+        request = self._request
+        if request is not None and bytes(request.task) and response.status < 400:
+            return _Making(self._message, self._break, EVERY, edits=True, made=self._made_unread)
         if response.head.kind == EVENT_STREAM:
             return Inspector(self._message, self._break, EVERY, edits=True)
-        if chosen is None and self._request is not None and response.status < 400:
+        if chosen is None and request is not None and response.status < 400:
             return Inspector(self._message, nothing)  # it may make a task
         return chosen
 
     def _message(self, data: bytes) -> bytes:
-        if not self._own.may_pass(self._owners, data, self._request, self._pending is RESUMED):
+        if not self._own.may_pass(self._caller.key.server, self._owners, data, self._request, self._pending is RESUMED):
             return b""
         if self._exchange.authenticates:
             return data
         seen = super()._message(data)
         return data if self._caller.proof else seen
 
+    def _made_unread(self, task_id: str) -> None:
+        """An answer that is too large has made a task: it is nobody's."""
+        self._own.make(self._caller.key.server, (), Made(task_id, 0.0))
+
     def _break(self) -> None:
-        raise UpstreamBroken(f"{GUARD}: an event is too large, or in an unknown encoding, and nothing passes unread")
+        raise UpstreamBroken(f"{GUARD}: what may name tasks is too large, cut short, or in an unknown encoding")
+
+
+class _Making(Inspector, frozen=True, kw_only=True):
+    """The inspector of an answer to a request for a task: whose it was, he loses it, and what is unread breaks."""
+
+    made: Callable[[str], None]
+
+    def pass_unread(self, piece: bytes) -> bytes:
+        if (found := _MADE.search(piece)) and (task_id := jsonrpc.text(Raw(found[1]))) is not None:
+            self.made(task_id)
+        return super().pass_unread(piece)

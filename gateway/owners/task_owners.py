@@ -67,16 +67,16 @@ class OwnTasks(Owners):
         self._now, self._lost = now, lost
         self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
 
-    def make(self, owners: Sequence[OwnerKey], made: Made) -> None:
-        """An answer to a caller has made a task: nobody else has it from now on."""
-        if owners and len(made.id) <= ID_CHARS_MAX:
-            self.give(owners, tuple(owners), made)
+    def make(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
+        """An answer to a caller has made a task: nobody else has it from now on. It is nobody's if he has no owners."""
+        if len(made.id) <= ID_CHARS_MAX:
+            self.give(server, owners, tuple(owners), made)
 
     claim = make  # a resumed stream shows a caller that a task was made which has no owner here
 
-    def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
+    def give(self, server: ServerKey, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
         """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
-        name, now = (all_[0][0], made.id), self._now()
+        name, now = (server, made.id), self._now()
         before = self.owners.get(name, ())
         if lost := [ids for ids in self._of(before) if ids.key not in all_]:
             for ids in lost:
@@ -115,7 +115,12 @@ class OwnTasks(Owners):
         return all(isinstance(i, str) and any(i in ids for ids in self._of(owners)) for i in task_ids)
 
     def may_pass(
-        self, owners: Sequence[OwnerKey], data: bytes, request: Message | None = None, resumed: bool = False
+        self,
+        server: ServerKey,
+        owners: Sequence[OwnerKey],
+        data: bytes,
+        request: Message | None = None,
+        resumed: bool = False,
     ) -> bool:
         """Whether a caller may get a message of his server's. What makes a task makes it his.
 
@@ -127,8 +132,8 @@ class OwnTasks(Owners):
         answers = request is not None and message.is_response and jsonrpc.same_id(message.id, request.id)
         if request is None or not answers:
             made = made_by(message, asks=True) if resumed and message.is_response else None
-            if made is not None and owners and (owners[0][0], made.id) not in self.owners:
-                self.claim(owners, made)
+            if made is not None and owners and (server, made.id) not in self.owners:
+                self.claim(server, owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
             if (task_id := task_observations.named(request.params)) is not None:
@@ -137,7 +142,7 @@ class OwnTasks(Owners):
                 if any(status in data for status in _ENDINGS):
                     self.end_task(owners, task_id)
         elif (made := made_by(message, asks=request.is_observed)) is not None:
-            self.make(owners, made)
+            self.make(server, owners, made)
         return answers or self.owns(owners, *told_of(message, data))
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:

@@ -264,7 +264,7 @@ class Planner:
 
     def _may_pass(self, session: Session, data: bytes) -> bool:
         own = self._sessions.own
-        return own is None or own.may_pass(session.owners, data)
+        return own is None or own.may_pass(session.key.server, session.owners, data)
 
     def _on_message(self, session: Session, ask: InFlight) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:

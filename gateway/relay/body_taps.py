@@ -80,7 +80,7 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
         return Tap(copy.inspect, copy.end)
     held, is_whole = await _held(response, inspector.hold_s, hold_max, reservation)
     if not is_whole:
-        return Tap(inspector.pass_unread, begun=held)
+        return Tap(inspector.pass_unread, begun=inspector.pass_unread(held))
     try:
         plain = decode(held) + decode(b"")
     except Unreadable:
@@ -204,7 +204,7 @@ class EventTap:
         return out + (rest if read.startswith(rest) else read) if self._to.edits else b""
 
     def _events(self, plain: bytes) -> bytes:
-        out, unread, parser = [], False, self._parser
+        out, unread, parser = [], b"", self._parser
         bytes_max = self._event_bytes_max
         parser.event_bytes_max = bytes_max if self._reservation.has_room(bytes_max) else SMALL_BYTES_MAX
         events = parser.feed(plain)
@@ -214,7 +214,7 @@ class EventTap:
             data = event.data if event.whole and event.marked else None
             seen = data
             if not event.whole:
-                unread = True  # too much to read
+                unread = unread or event.raw  # too much to read
             elif data is not None and event.is_message:
                 seen = self._to.message(data)
             if seen is None or seen is data:
@@ -222,5 +222,5 @@ class EventTap:
             elif seen:
                 out.append(event.with_data(seen))
         if unread:
-            self._to.unread()  # once, however many there were
+            self._to.pass_unread(unread)  # once, however many there were
         return b"".join(out)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from cachetools import LRUCache, TTLCache
 
-from gateway.caller_identity import Key
+from gateway.caller_identity import Key, ServerKey
 from gateway.config import IndexLimits
 from gateway.errors import Overloaded
 from gateway.mcp.jsonrpc import decoded
@@ -21,7 +21,7 @@ from gateway.mcp.task import Moment
 from gateway.owners.ids_in_messages import GUARD, Made
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, OwnerKey
 from gateway.owners.task_owners import OwnTasks
-from gateway.store.redis_schema import RedisStore, entry_of, entry_of_gone, updates_in
+from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone, updates_in
 from gateway.tasks.single_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
@@ -45,22 +45,22 @@ class SharedOwn(OwnTasks):
         self._used: TTLCache[Key, None] = TTLCache(_USED_MAX, IDLE_S / 4)
         self._telling: set[asyncio.Task[None]] = set()
 
-    def make(self, owners: Sequence[OwnerKey], made: Made) -> None:
-        super().make(owners, made)
-        if self.owns(owners, made.id):
+    def make(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
+        super().make(server, owners, made)
+        if self.owns(owners, made.id) or not owners:
             making = _making(owners)
-            self._store.add(_key_of_task(owners[0], made.id), [making], [making])
+            self._store.add(_key_of_task(server, made.id), [making], [making])
             for owner in owners:
                 self._tell(owner, made.id, entry_of(made.id, None), entry_of_gone(made.id))
-            self._begin(self._tell_earlier(owners, made.id))
+            self._begin(self._tell_earlier(server, owners, made.id))
 
-    def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
-        self._begin(self._claim(owners, made))
+    def claim(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
+        self._begin(self._claim(server, owners, made))
 
-    async def _claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
-        """A task becomes a caller's if the store knows of no owner."""
-        if await self._makings(owners[0], made.id) == []:
-            self.make(owners, made)
+    async def _claim(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
+        """A task becomes a caller's if the store knows of no making."""
+        if await self._makings(server, made.id) == []:
+            self.make(server, owners, made)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = begun(work)
@@ -70,20 +70,20 @@ class SharedOwn(OwnTasks):
     def _tell(self, owner: OwnerKey, task_id: str, new: bytes, old: bytes) -> None:
         self._store.add(_key_of(owner), [new], [new, old])
 
-    async def _tell_earlier(self, owners: Sequence[OwnerKey], task_id: str) -> None:
+    async def _tell_earlier(self, server: ServerKey, owners: Sequence[OwnerKey], task_id: str) -> None:
         """Tell those that another replica knows for a task's owners that they have lost it."""
-        for making in (await self._makings(owners[0], task_id) or [])[-_EARLIER_MAX:]:
+        for making in (await self._makings(server, task_id) or [])[-_EARLIER_MAX:]:
             for owner in making:
                 if owner not in owners:
                     self._tell(owner, task_id, entry_of_gone(task_id), entry_of(task_id, None))
 
-    async def _makings(self, owner: OwnerKey, task_id: str) -> list[tuple[OwnerKey, ...]] | None:
+    async def _makings(self, server: ServerKey, task_id: str) -> list[tuple[OwnerKey, ...]] | None:
         """The owners by each making of a task, in order; None if the store does not say."""
-        read = await self._store.read(_key_of_task(owner, task_id), 0)
+        read = await self._store.read(_key_of_task(server, task_id), 0)
         if read is None:
             return None
         makings = (decoded(_owners, value) for value in read.tasks)
-        return [tuple((owner[0], *each) for each in making) for making in makings if making]
+        return [tuple((server, *each) for each in making) for making in makings if making is not None]
 
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
         if not task_ids or not owners:
@@ -100,22 +100,23 @@ class SharedOwn(OwnTasks):
 
     def _use(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> None:
         """Have the store keep what is in use."""
-        keys = [*map(_key_of, owners), *(_key_of_task(owners[0], str(task_id)) for task_id in task_ids)]
+        keys = [*map(_key_of, owners), *(_key_of_task(owners[0][0], str(task_id)) for task_id in task_ids)]
         for key in keys:
             if key not in self._used:
                 self._used[key] = None
                 self._store.add(key, ())
 
-    def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
+    def give(self, server: ServerKey, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
         for owner in owners:
             if self.stored.get(owner) is None:
                 self._heard.pop(owner, None)  # what was heard of it has been forgotten
-        super().give(owners, all_, made)
+        super().give(server, owners, all_, made)
 
     def end_all(self, key: Key) -> None:
         for owner in {*self.owners_of(key), *(ids.key for ids in self.stored.all())}:
             if owner[-1] and owner[:3] == key.of_all:
                 self._store.drop(_key_of(owner))
+                self._store.add(_key_of(owner), [DOUBT], [DOUBT], owed=True)  # so the others hear of it
         super().end_all(key)
 
     async def learn(self, owners: Sequence[OwnerKey], again: bool = False) -> bool:
@@ -133,7 +134,9 @@ class SharedOwn(OwnTasks):
             return False
         new = dict[str, None]()
         for each in updates_in(read.tasks):
-            if each.id is None:
+            if each.id is None:  # the session has ended
+                new.clear()
+                self.stored.take_out(owner)
                 continue
             new.pop(each.id, None)
             if not each.gone:
@@ -143,19 +146,19 @@ class SharedOwn(OwnTasks):
         unknown = [task_id for task_id in new if not self.owns([owner], task_id)]
         for start in range(0, len(unknown), _AT_ONCE):
             some = unknown[start : start + _AT_ONCE]
-            found = await asyncio.gather(*(self._makings(owner, task_id) for task_id in some))
+            found = await asyncio.gather(*(self._makings(owner[0], task_id) for task_id in some))
             for task_id, makings in zip(some, found, strict=True):
                 if makings is None:
                     return False
                 if makings and owner in makings[-1]:
-                    self.give([owner], makings[-1], Made(task_id, 0.0))
+                    self.give(owner[0], [owner], makings[-1], Made(task_id, 0.0))
         self._heard[owner] = epoch, read.place, asked.at
         return read.complete
 
     def tell_all(self) -> Iterator[None]:
         """Tell the store again whose each task is, piece by piece. What it has stays in its order."""
         for count, (name, owners) in enumerate(list(self.owners.items()), 1):
-            self._store.add(_key_of_task(owners[0], name[1]), [_making(owners)])
+            self._store.add(_key_of_task(*name), [_making(owners)])
             for owner in owners:
                 self._store.add(_key_of(owner), [entry_of(name[1], None)])
             if count % _AT_ONCE == 0:
@@ -173,5 +176,5 @@ def _key_of(owner: OwnerKey) -> Key:
     return Key(*owner[:3], b"own%d" % owner[4] + owner[3])
 
 
-def _key_of_task(owner: OwnerKey, task_id: str) -> Key:
-    return Key(owner[0], b"", b"task", task_id.encode())
+def _key_of_task(server: ServerKey, task_id: str) -> Key:
+    return Key(server, b"", b"task", task_id.encode())

@@ -138,6 +138,8 @@ class SharedSession(Session):
             if each.id is None:
                 self.doubt(now)
                 continue
+            if not self.owns(each.id):
+                continue  # another caller's by now: nothing is asked in this one's name
             if each.method is not None:
                 self.index.note_method(each.id, each.method)
             if (self.index.get(each.id) is None) != each.gone:

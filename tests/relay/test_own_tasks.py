@@ -425,6 +425,55 @@ async def test_an_id_that_is_made_again_at_another_target_is_its_last_makers(gat
             assert await listed(rig, ADA) == ["1"]
 
 
+PROVES: Final = [b"Mcp-Session-Id: s-7", b"DPoP: proof"]
+
+
+@pytest.mark.parametrize("fields", [[], PROVES, [b"Authorization: Negotiate abc"], [b"Authorization: Bearer"]])
+@pytest.mark.parametrize("made", [{"task": {}}, {}], ids=["2025-11-25", "2026-07-28"])
+async def test_an_id_that_is_made_again_for_nobody_is_its_earlier_owners_no_more(
+    gateways: Gateways, fields: list[bytes], made: Json
+) -> None:
+    """He got, fetched and cancelled the stranger's task, for good."""
+
+    def said(message: Json) -> Any:
+        return {"resultType": "task", **task("1")} if made == {} and message["method"] == "tools/call" else None
+
+    async with guarded(gateways, Open(said).script) as rig:
+        await rig.ask(ADA.post(call("tools/call", name="1", task={})))
+        await rig.ask(ADA.post(call("tasks/get", taskId="1")))
+        assert len(rig.asked("tasks/get")) == 1, "it is hers"
+        assert "result" in final(await rig.ask(post(call("tools/call", name="1", **made), *fields)))
+        asked = len(rig.upstream.requests)
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            assert final(await rig.ask(ADA.post(call(method, taskId="1"))))["error"] == UNKNOWN
+        assert len(rig.upstream.requests) == asked
+        assert await listed(rig, ADA) == []
+
+
+@pytest.mark.parametrize("field", [b"X: y", AS_EVENTS])
+@pytest.mark.parametrize("who", [EVE, Asks()])
+async def test_an_id_whose_making_passes_unread_is_its_earlier_owners_no_more(
+    gateways: Gateways, field: bytes, who: Asks
+) -> None:
+    """What is too large breaks, and the beginning of it names the task."""
+
+    def said(message: Json) -> Any:
+        large = (message.get("params") or {}).get("arguments", {}).get("large")
+        if not large:
+            return None
+        text = '"taskId":"2"' + "y" * 30_000
+        made = dumps(result(message["id"], {"task": task("1", statusMessage=text)}))
+        return response(event(made), AS_EVENTS) if field == AS_EVENTS else response(made, TYPE, field)
+
+    limits = {"inspected_body_bytes_max": 20_000, "inspected_event_bytes_max": 20_000}
+    async with guarded(gateways, Open(said).script, limits=limits) as rig:
+        await make(rig, ADA, "1", "2")
+        got = await rig.ask(who.post(call("tools/call", name="1", task={}, arguments={"large": True})))
+        assert got.status == 502 or not got.whole
+        assert final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
+        assert "result" in final(await rig.ask(ADA.post(call("tasks/get", taskId="2")))), "a text names no task"
+
+
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result"])
 @pytest.mark.parametrize("as_events", [True, False])
 async def test_an_answer_under_way_when_its_task_changes_hands_does_not_pass(

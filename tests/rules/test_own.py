@@ -33,7 +33,7 @@ class Own(OwnTasks):
 
     def made(self, key: Key, *names: str, ttl_s: float = 0.0) -> None:
         for name in names:
-            self.make(self.owners_of(key), Made(name, ttl_s))
+            self.make(key.server, self.owners_of(key), Made(name, ttl_s))
 
     def of_key(self, key: Key, *names: str) -> list[str]:
         return [name for name in names if self.owns(self.owners_of(key), name)]
@@ -65,7 +65,7 @@ def test_owners_take_the_memory_that_is_counted() -> None:
     owners = own.owners_of(KEY)
     tracemalloc.start()
     for number in range(IDS_OF_SESSION):
-        own.make(owners, Made(f"{number:032}", 0.0))
+        own.make(KEY.server, owners, Made(f"{number:032}", 0.0))
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.5 < own.stored.size_bytes / taken < 2.0

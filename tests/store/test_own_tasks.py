@@ -124,7 +124,54 @@ async def test_a_session_that_ends_leaves_its_tasks_to_the_credentials(guarded: 
         assert (await other.delete(ada)).status == 200
         for replica in (one, other):
             assert await got(replica, Caller("another", "ada"), made)
-        assert not await got(other, Caller(ada.session, "renewed"), made)
+        for replica in (other, one):  # who had the session has nothing at any replica
+            await soon(replica, Caller(ada.session, "renewed"), made, is_his=False)
+
+
+@pytest.mark.parametrize("ends_at_first", [True, False])
+async def test_a_session_that_ends_at_one_replica_has_no_tasks_at_another(guarded: Fleet, ends_at_first: bool) -> None:
+    """The other replica had the owners, and kept them: whoever knew the session got its tasks."""
+    async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
+        ada = await one.open("ada")
+        made = [await make(each, ada) for each in (one, other, one)]
+        renewed = Caller(ada.session, "renewed")
+        for each in (one, other):
+            for task_id in made:
+                await soon(each, renewed, task_id)
+        assert (await (one if ends_at_first else other).delete(ada)).status == 200
+        for each in (one, other):
+            for task_id in made:
+                await soon(each, renewed, task_id, is_his=False)
+                assert await got(each, Caller("another", "ada"), task_id)
+
+
+async def test_an_id_that_is_made_again_for_nobody_is_nobodys_at_any_replica(guarded: Fleet) -> None:
+    async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
+        ada, nobody = await one.open("ada"), Caller("", "")
+        await make(one, ada, "same")
+        await soon(other, ada, "same")
+        await make(other, nobody, "same")
+        assert not await got(other, ada, "same")
+        await soon(one, ada, "same", is_his=False)
+        assert (await one.ids(ada), await other.ids(ada)) == ([], [])
+        await make(one, ada, "same")
+        for each in (one, other):
+            await soon(each, ada, "same")
+
+
+async def test_what_a_replica_tells_of_a_task_that_is_anothers_by_now_asks_nothing_in_this_ones_name(
+    guarded: Fleet,
+) -> None:
+    async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
+        ada, eve = await one.open("ada"), await one.open("eve")
+        await make(one, ada, "same")
+        assert await one.ids(ada) == ["same"]
+        await make(one, eve, "same")
+        await soon(other, eve, "same")
+        guarded.server.asked.clear()
+        for each in (other, one, other):
+            assert await each.ids(ada) == []
+        assert guarded.server.asked == [], "nothing was asked in Ada's name"
 
 
 async def test_a_resumed_stream_makes_a_task_his_if_the_store_knows_no_owner(guarded: Fleet, store: Store) -> None:

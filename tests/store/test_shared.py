@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway import store as room
-from gateway.config import StartError
+from gateway.config import ConfigError
 from tests.certificates import Authority
 from tests.launch import ROOT, eventually, held_port, port_of
 from tests.redis_process import Store
@@ -233,7 +233,7 @@ print([name for name in sys.modules if name.partition(".")[0] == "redis" or name
 
 def test_a_store_whose_client_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(StartError, match="install taskgate with the extra redis"):
+    with pytest.raises(ConfigError, match="install taskgate with the extra redis"):
         room.check()
 
 
