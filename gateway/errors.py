@@ -1,11 +1,11 @@
 """The errors of requests, as one tree. Each class has its HTTP status and JSON-RPC code.
 
-`relay/error_response.py` makes HTTP responses of them. Requests that cannot be read get a `Refusal` of
-`http/request_parser.py` instead.
+`relay/error_response.py` makes HTTP responses of them; logs and metrics have the status, whatever went out. Requests
+that cannot be read get a `Refusal` of `http/request_parser.py` instead.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -56,7 +56,7 @@ class GatewayError(Exception):
     refuses = False  # whether it says no to who asks, and so nothing has failed
     text = ""  # unless another is given
     before: str | None = None  # what a client reads before the text, if not the reason
-    fields: Sequence[tuple[bytes, bytes]] = ()  # of the response's header, beside those of every error
+    retry_after_s: float | None = None  # how long to wait; None if that is unknown
 
     def __init__(self, text: str = "") -> None:
         super().__init__(shown(text or self.text))
@@ -68,7 +68,8 @@ class GatewayError(Exception):
     def message(self, raw_id: bytes) -> bytes:
         """The error as a JSON-RPC response. `raw_id` is the id of the request, empty if it is unknown."""
         before = f"{self.reason.decode('latin-1')}: " if self.before is None else self.before
-        return jsonrpc.error(raw_id, self.code, f"{before}{self}")
+        data = None if self.retry_after_s is None else {"retryAfterSeconds": self.retry_after_s}
+        return jsonrpc.error(raw_id, self.code, f"{before}{self}", data)
 
 
 class Ambiguous(GatewayError):  # a request that two may read differently (DESIGN 3.2, 8.16)
@@ -98,7 +99,7 @@ class RateLimited(GatewayError):  # too many task operations of one identity
 
     def __init__(self, retry_after_s: int) -> None:
         super().__init__(f"too many task operations; try again in {retry_after_s} s")
-        self.fields = [(b"Retry-After", b"%d" % retry_after_s)]
+        self.retry_after_s = retry_after_s
 
 
 class Unclear(GatewayError):  # a `ttl` that two servers may read differently (DESIGN 8.9)
@@ -106,11 +107,11 @@ class Unclear(GatewayError):  # a `ttl` that two servers may read differently (D
 
 
 class NoFilter(Unclear):  # a filter for a list that the gateway does not answer (DESIGN 5.10)
-    status, reason = 400, b"Bad Request"  # over HTTP+SSE nobody reads the body of a 200
+    status, reason = 400, b"Bad Request"
 
 
 class NoTasks(Unclear):  # tasks where nothing tells whose they are (DESIGN 8.16)
-    status, reason = 400, b"Bad Request"  # as above
+    status, reason = 400, b"Bad Request"
 
 
 class UnknownTask(GatewayError):

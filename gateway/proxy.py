@@ -3,7 +3,7 @@
     from the gateway itself               508                              relay/http_caller.py
     `Host` or `Origin` not allowed        403                              downstream/host_origin_check.py
     for no upstream                       404                              relay/routes.py
-    too many task operations              429, if configured               tasks/rate_and_ttl_guards.py
+    too many task operations              an error, if configured          tasks/rate_and_ttl_guards.py
     another's task                        an error, if configured          task_ownership_guard.py
     a filtered `tasks/list`               answered                         refresh/query_answer.py
     everything else                       relayed                          relay/body_pump.py
@@ -65,7 +65,9 @@ class Proxy:
             may_carry = caller.may_carry or self._own is not None
             message = await exchange.request.read_message(may_carry, self._limits.inspected_body_bytes_max)
             if self._guards is not None:
-                exchange.cost = self._guards.admit(exchange.request, message, caller)
+                exchange.cost = cost = self._guards.admit(exchange.request, message, caller)
+                if cost is not None:
+                    await cost.turn()
             owners = [] if self._own is None else await self._own.check(exchange, caller, message)
             position = None if message is None else self._answerer.position(caller, message)
             if message is not None and position is not None:
@@ -84,7 +86,7 @@ class Proxy:
         except ClientGone:
             raise
         except Exception as error:
-            failed = error_response.respond(exchange, error, caller, message)
+            failed = error_response.respond(exchange, error, caller, message, kind == "relayed")
             without_frames(error)
         finally:
             if caller is not None:

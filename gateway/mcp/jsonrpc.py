@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 import msgspec
 import orjson
 
-CANNOT_ANSWER: Final = -32000  # of those that JSON-RPC leaves to implementations
+CANNOT_ANSWER: Final = -32017  # of those that MCP leaves to implementations: no SDK has it for its own use
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602

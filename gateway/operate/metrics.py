@@ -20,7 +20,7 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.caller_identity import ServerKey
 from gateway.errors import GatewayError
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.jsonrpc import CANNOT_ANSWER, Message
 from gateway.operate.recent_failures import Recent
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.transport_interfaces import EndedQuery
@@ -82,8 +82,8 @@ notifications/progress GET POST DELETE HEAD OPTIONS PUT PATCH
 """
 _METHODS: Final = frozenset(_METHODS_NAMED.split())
 
-# The codes that JSON-RPC and MCP name, and -32000, the gateway's own. All others are `other`.
-_CODES: Final = frozenset({-32700, -32000, -32600, -32601, -32602, -32603, -32002, -32042})
+# The codes that JSON-RPC, MCP and the SDKs' servers name, and the gateway's own. All others are `other`.
+_CODES: Final = frozenset({-32700, -32000, CANNOT_ANSWER, -32600, -32601, -32602, -32603, -32002, -32042})
 
 _UNTRACED: Final = nullcontext()  # the spans of steps are made in `traces.py`
 

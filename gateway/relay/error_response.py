@@ -1,9 +1,13 @@
-"""The response for an error."""
+"""The response for an error.
+
+A client takes a status of 400 or above for a broken transport, and may end its session. So the one that posts a request
+and reads the answer in the body gets the gateway's own errors there, with status 200 (DESIGN 5.8).
+"""
 
 import logging
 
 from gateway.downstream.exchange import Exchange
-from gateway.errors import GatewayError, Internal, UpstreamRefused, UpstreamTimeout, shown
+from gateway.errors import Ambiguous, GatewayError, Internal, UpstreamRefused, UpstreamTimeout, shown
 from gateway.http.header_fields import JSON, Headers
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
@@ -12,7 +16,9 @@ from gateway.relay.http_caller import HttpCaller
 log = logging.getLogger("taskgate.request")
 
 
-def respond(exchange: Exchange, raised: Exception, caller: HttpCaller | None, message: Message | None) -> GatewayError:
+def respond(
+    exchange: Exchange, raised: Exception, caller: HttpCaller | None, message: Message | None, is_relayed: bool
+) -> GatewayError:
     """Make a response of an error, and return it. Where a response has begun, cut the connection instead.
 
     It is called where `raised` is handled: an exception that is no GatewayError is a fault of the gateway itself.
@@ -38,6 +44,24 @@ def respond(exchange: Exchange, raised: Exception, caller: HttpCaller | None, me
         response.send(body)
         response.end()
     else:
-        fields = [(b"Content-Type", JSON), *error.fields, *(() if caller is None else caller.cors)]
-        response.respond(error.status, error.reason, fields, error.message(raw_id))
+        fields = [(b"Content-Type", JSON), *(() if caller is None else caller.cors)]
+        status, reason = error.status, error.reason
+        if caller is not None and message is not None and _is_for_reader(error, exchange, caller, message, is_relayed):
+            status, reason = 200, b"OK"
+        elif error.retry_after_s is not None:
+            fields.append((b"Retry-After", b"%d" % error.retry_after_s))
+        response.respond(status, reason, fields, error.message(raw_id))
+        response.status = error.status  # for log and metrics
     return error
+
+
+def _is_for_reader(
+    error: GatewayError, exchange: Exchange, caller: HttpCaller, message: Message, is_relayed: bool
+) -> bool:
+    """Whether who posted the request reads the error as its response, and the transport is whole.
+
+    Nobody reads the body of a 200 over HTTP+SSE. What two readers read differently may be no request.
+    """
+    if isinstance(error, Ambiguous) or (is_relayed and error.status in (502, 504)) or caller.is_of_http_sse:
+        return False
+    return exchange.request.method == b"POST" and message.is_request and bytes(message.id) != b"null"

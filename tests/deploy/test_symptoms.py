@@ -15,7 +15,7 @@ from tests.certificates import signed
 from tests.deploy import ROOT
 from tests.launch import Gateway, Gateways, Samples, changes, eventually, listening, port_of
 from tests.relay.messages import answer, call, fault, filtered, page, post, request, response, result, task
-from tests.relay.rig import Place, Rig, Script, Server, body, rig_at
+from tests.relay.rig import Place, Rig, Script, Server, body, meant, rig_at
 
 DESCRIPTORS: Final = 256
 HANDBOOK: Final = (ROOT / "docs/troubleshooting.md").read_text()
@@ -69,7 +69,7 @@ def scenario(symptom: str) -> Callable[[Scenario], Scenario]:
 
 async def asked(rig: Rig, name: str, message: Any, status: int) -> None:
     said = await rig.ask(post(message, rig.session, target=b"/" + name.encode() + b"/mcp"))
-    assert said.status == status, said
+    assert meant(said) == status, said
 
 
 def always(said: bytes) -> Script:

@@ -58,7 +58,7 @@ RULES: Final = {
 }  # fmt: skip
 
 
-TOO_LARGE: Final = -32000
+TOO_LARGE: Final = -32017
 
 
 class Place(NamedTuple):
@@ -261,7 +261,7 @@ class Oracle:
             return
         kinds = [o.outcome for o in own]
         status = outcome.status
-        if status == 200 and outcome.error is not None:  # on a stream that had begun, what would have been a status
+        if status == 200 and outcome.error is not None:  # what is, or would have been, another status
             told = outcome.error["message"].partition(":")[0]
             status = {
                 "Bad Gateway": 502,

@@ -2,7 +2,7 @@
 //
 // PORT=3001 node [--import ./sdk_1_30.mjs] seen_tasks.mjs
 //
-// `render`, `train` and `index` make a task; with `ends` it is over before its result is sent. `move` gives a task another
+// `render`, `train` and `index` make a task; with `ends` it is over before its result is sent, or `later`. `move` gives a task another
 // status; a terminal one with a result, as its tool would.
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
@@ -23,9 +23,10 @@ function build() {
   const how = { inputSchema: { ends: z.string().default("") }, execution: { taskSupport: "required" } };
   for (const name of ["render", "train", "index"])
     server.experimental.tasks.registerToolTask(name, how, {
-      async createTask({ ends }, { taskStore, taskRequestedTtl }) {
-        const task = await taskStore.createTask({ ttl: taskRequestedTtl });
-        if (ends) await taskStore.storeTaskResult(task.taskId, ends, result(ends));
+      async createTask({ ends }, { sessionId, taskStore, taskRequestedTtl }) {
+        const task = await taskStore.createTask({ ttl: taskRequestedTtl, pollInterval: 200 });
+        if (ends === "later") setTimeout(() => shared.storeTaskResult(task.taskId, "completed", result("completed"), sessionId), 1500);
+        else if (ends) await taskStore.storeTaskResult(task.taskId, ends, result(ends));
         return { task };
       },
       getTask: (_, { taskId, taskStore }) => taskStore.getTask(taskId),

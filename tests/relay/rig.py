@@ -240,6 +240,19 @@ def ids(message: Json) -> list[str]:
     return [task["taskId"] for task in message["result"]["tasks"]]
 
 
+REASONS: Final = {
+    "Too Many Requests": 429, "Internal Server Error": 500, "Bad Gateway": 502, "Service Unavailable": 503,
+    "Gateway Timeout": 504,
+}  # fmt: skip
+
+
+def meant(message: Message) -> int:
+    """The status of a response; where its body has an error of the gateway's own, the one that its words stand for."""
+    if message.status == 200 and b'"error"' in message.body:
+        return REASONS.get(final(message)["error"]["message"].partition(":")[0], 200)
+    return message.status
+
+
 def failed(message: Message) -> tuple[int, object, int]:
     told = body(message)
     return message.status, told["id"], told["error"]["code"]

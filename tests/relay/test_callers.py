@@ -181,7 +181,7 @@ def signed(proof: list[bytes], number: int) -> list[bytes]:
 
 def refused(message: Message, field: str) -> None:
     error = final(message)["error"]
-    assert message.status == 200 and error["code"] == -32000
+    assert message.status == 200 and error["code"] == -32017
     assert error["message"].startswith(f"{field} proves one request") and "filter its pages" in error["message"]
 
 
@@ -202,7 +202,7 @@ async def test_nothing_is_asked_for_a_caller_who_proves_each_request(gateways: G
         assert changes(before, after, "taskgate_queries_total", outcome="refused") == many
         assert changes(before, after, "taskgate_queries_total") == many
         assert changes(before, after, "taskgate_failures_total", kind="CannotAnswer") == many
-        assert changes(before, after, "taskgate_jsonrpc_errors_total", code="-32000") == many
+        assert changes(before, after, "taskgate_jsonrpc_errors_total", code="-32017") == many
         assert await warnings(rig) == [] and after[UP] == 0
         assert (await logged(rig.gateway, "CannotAnswer"))["why"].startswith(field)
         await lists(rig, [])

@@ -15,7 +15,7 @@ from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, initialized, page, result, task
-from tests.relay.rig import Rig, Server, Session, body, final, ids, own, rig_with, says
+from tests.relay.rig import Rig, Server, Session, body, final, ids, meant, own, rig_with, says
 from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, event, post, request, response, stream
 
 EVENTS = b"text/event-stream"
@@ -110,7 +110,7 @@ async def test_an_encoded_answer_to_a_crawl_is_an_error_or_right(rig: Rig) -> No
 
     rig.serve(encode)
     got = await rig.ask(rig.post(filtered(1), b"Accept-Encoding: gzip"))
-    assert got.status == 502 or len(final(got)["result"]["tasks"]) == 1
+    assert meant(got) == 502 or len(final(got)["result"]["tasks"]) == 1
     assert rig.upstream.requests[0].value(b"accept-encoding") == b"identity"
 
 
@@ -388,7 +388,8 @@ async def test_where_the_gateway_answers_no_list_the_header_is_an_error(gateways
         if accept:
             asked = asked.replace(b"Accept: application/json, text/event-stream\r\n", b"")
         response = await rig.ask(asked)
-        assert (response.status, final(response)["error"]["code"]) == (400, -32602)
+        status = 400 if where == "HTTP+SSE" else 200  # there nobody reads the body of a 200
+        assert (response.status, final(response)["error"]["code"]) == (status, -32602)
         assert rig.asked("tasks/list") == []
 
 

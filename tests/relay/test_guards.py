@@ -17,7 +17,7 @@ from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, page, result, task
-from tests.relay.rig import Rig, Script, Server, body, rig_with
+from tests.relay.rig import Rig, Script, Server, body, meant, rig_with
 from tests.relay.wire import answer, post, request
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -50,19 +50,66 @@ async def guarded(
 
 
 async def statuses(rig: Rig, *pieces: bytes) -> list[int]:
-    return [(await rig.ask(piece)).status for piece in pieces]
+    """The statuses; 429 too for the error that stands for it in a response of 200."""
+    return [meant(await rig.ask(piece)) for piece in pieces]
 
 
 async def test_a_rate_holds_for_each_identity(gateways: Gateways) -> None:
     async with guarded(gateways) as rig:
         assert await statuses(rig, *[post(ASK, ALICE)] * 3, post(ASK, BOB)) == [200, 200, 429, 200]
         got = await rig.ask(post(call("tasks/get", 7, taskId="t"), ALICE))
-        assert got.status == 429
-        assert 1 <= int(got.value(b"retry-after") or 0) <= 100
+        assert (got.status, got.value(b"retry-after")) == (200, None), "a status from 400 up would end its session"
         assert (body(got)["id"], body(got)["error"]["code"]) == (7, -32600)
-        assert "too many task operations" in body(got)["error"]["message"]
+        assert "Too Many Requests: too many task operations" in body(got)["error"]["message"]
+        assert 1 <= body(got)["error"]["data"]["retryAfterSeconds"] <= 100
         assert len(rig.asked("tasks/get")) == 3, "nothing of it reaches the upstream"
-        assert (await rig.gateway.metrics())["taskgate_failures_total", (("kind", "RateLimited"), ("upstream", "up"))]
+        counts = await rig.gateway.metrics()
+        assert counts["taskgate_failures_total", (("kind", "RateLimited"), ("upstream", "up"))]
+        labels = (("kind", "refused"), ("method", "tasks/get"), ("status", "429"), ("upstream", "up"))
+        assert counts["taskgate_requests_total", labels] == 2, "an operator sees what was meant"
+
+
+@asynccontextmanager
+async def waiting(gateways: Gateways, per_second: float) -> AsyncIterator[Rig]:
+    """A rig at which a client has one operation, and the next ones soon: polls may wait for them."""
+    guards = {"task_operations_per_second": per_second, "task_operations_burst": 1}
+    async with rig_with(gateways, server, guards=guards) as rig:
+        yield rig
+
+
+async def test_polls_wait_for_their_turn_and_another_operation_goes_before_them(gateways: Gateways) -> None:
+    """A poll that a guard refused ended the call of the TypeScript SDK, whose task worked on."""
+    async with waiting(gateways, per_second=1) as rig:
+        polls = [await rig.client(ALICES) for _ in range(3)]
+        polls.append(await rig.client(post(call("tasks/result", taskId="t"), ALICE)))
+        await eventually(lambda: len(rig.asked("tasks/get")) == 1, "the first poll, and three that wait")
+        cancels = post(call("tasks/cancel", taskId="t"), ALICE)
+        assert await statuses(rig, cancels, cancels) == [200, 429], "one goes before them, a second would starve them"
+        assert [meant(await one.response()) for one in polls] == [200] * 4
+
+
+async def test_only_so_many_polls_wait(gateways: Gateways) -> None:
+    async with waiting(gateways, per_second=30) as rig:
+        polls = [await rig.client(ALICES) for _ in range(160)]
+        found = [meant(await one.response()) for one in polls]
+        assert found.count(200) + found.count(429) == 160
+        assert 101 <= found.count(200) < 160, "what waits is bounded"
+
+
+async def in_flight(rig: Rig, count: int) -> bool:
+    return (await rig.gateway.metrics())["taskgate_requests_in_flight", (("upstream", "up"),)] == count
+
+
+async def test_a_poll_whose_client_leaves_keeps_nobody_waiting(gateways: Gateways) -> None:
+    async with waiting(gateways, per_second=0.5) as rig:
+        assert await statuses(rig, ALICES) == [200]
+        polls = [await rig.client(ALICES) for _ in range(2)]
+        await eventually(lambda: in_flight(rig, 2), "both wait")
+        for one in polls:
+            one.reset()
+        await eventually(lambda: in_flight(rig, 0), "both are gone")
+        assert await statuses(rig, ALICES) == [200], "it waits 2 s, not 6"
+        assert len(rig.asked("tasks/get")) == 2
 
 
 def raw(data: bytes, *fields: bytes) -> bytes:
@@ -169,8 +216,7 @@ async def test_a_client_with_a_token_is_answered_and_owes_what_its_query_asks(ga
         assert await statuses(rig, ALICES, named(6)) == [200, 200]
         assert len(rig.asked("tasks/get")) == 7
         owes = await rig.ask(named(1))
-        assert owes.status == 429
-        assert 1 <= int(owes.value(b"retry-after") or 0) <= 3, "5 below zero at most, at 2 a second"
+        assert 1 <= body(owes)["error"]["data"]["retryAfterSeconds"] <= 3, "5 below zero at most, at 2 a second"
         assert len(rig.asked("tasks/get")) == 7, "who is refused asks nothing, and takes nothing"
         await eventually(lambda: rig.succeeds(ALICES), "the bucket above zero again")
         assert asyncio.get_running_loop().time() - began_at > 2, "6 tokens at 2 a second, less what came back"
@@ -192,8 +238,9 @@ async def test_what_a_later_step_of_a_query_asks_is_taken_too(gateways: Gateways
         assert await statuses(rig, post(filtered(), ALICE)) == [200], "what has begun is finished"
         assert [len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))] == [2, 5]
         refused = await rig.ask(post(call("tasks/list"), ALICE))
-        assert refused.status == 429
-        assert 350 < int(refused.value(b"retry-after") or 0) <= 400, "3 - 1 - 5 is 3 below zero, at 0.01 a second"
+        assert 350 < body(refused)["error"]["data"]["retryAfterSeconds"] <= 400, (
+            "3 - 1 - 5 is 3 below zero, at 0.01 a second"
+        )
 
 
 async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways: Gateways) -> None:

@@ -14,7 +14,7 @@ from tests.launch import Gateway, Gateways, Json, eventually, held_port, listeni
 from tests.peer import Client
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, notification, page, result, task
-from tests.relay.rig import Place, Rig, Server, body, final, ids, own, rig_at, rig_with
+from tests.relay.rig import Place, Rig, Server, body, final, ids, meant, own, rig_at, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 from tests.upstream import Upstream
 
@@ -43,7 +43,7 @@ async def test_a_browser_may_still_read_an_error_after_a_reload(gateways: Gatewa
         reload(rig, **({} if same_callers else {"identity_headers": ["X-Who"]}))
         await rig.upstream.refuse()
         wrong = await rig.ask(rig.post(filtered(7), PAGE))
-        assert wrong.status == 502
+        assert meant(wrong) == 502
         assert (wrong.value(b"access-control-allow-origin") is not None) is same_callers
 
 
@@ -60,7 +60,7 @@ async def test_requests_max_counts_those_from_before_a_reload(
         one = await rig.client(post(call("ping")))
         if status == 200:
             await (await rig.upstream.request(2)).send(response())
-        assert (await one.response()).status == status
+        assert meant(await one.response()) == status
         await peer.send(response(b"old"))
         assert (await old.response()).body == b"old"
         if status == 503:

@@ -111,7 +111,7 @@ PAGES: dict[str | None, Json] = {
     None: page(TASKS[:2], "1"),
     **{str(n): page(TASKS[2 * n : 2 * n + 2], str(n + 1) if n < 4 else None) for n in range(1, 5)},
 }
-TOO_LARGE = -32000
+TOO_LARGE = -32017
 WHAT: dict[str, Json] = {"index.tasks_max": {"tasks_max": 5}, "index.memory_bytes_max": {"memory_bytes_max": "1MiB"}}
 
 

@@ -44,7 +44,7 @@ def faults(
         why = _foreign(exchange, response)
         if why is None and not exchange.is_hostile:
             why = _whole(exchange, response) if response.whole else _part(exchange, response)
-            if exchange.number in promised and not left and (response.status == 502 or not response.whole):
+            if exchange.number in promised and not left and (not response.whole or _has_failed(exchange, response)):
                 why = f"whole at the upstream, and lost ({why})"
         if why:
             shown = bytes(response.body[:300])
@@ -53,6 +53,11 @@ def faults(
     if len(came) < len(exchanges) and not left and not has_end:
         found.append(f"{exchanges[len(came)].number} {exchanges[len(came)].kind}: no response; connection {end}")
     return found
+
+
+def _has_failed(exchange: Exchange, response: Message) -> bool:
+    """Whether it is the gateway's error: to a filtered list it is the answer of a 200."""
+    return response.status == 502 or (exchange.tasks is not None and "error" in told(response)[-1])
 
 
 def _foreign(exchange: Exchange, response: Message) -> str | None:
@@ -110,11 +115,11 @@ def _is_failure(exchange: Exchange, error: Json | None) -> bool:
 
 
 def _list(exchange: Exchange, response: Message) -> str | None:
-    """A filtered list; as a stream it has other messages first, and may end with an error."""
+    """A filtered list, or an error; as a stream it has other messages first."""
     *others, last = told(response)
     if any(m.get("method") != "notifications/message" for m in others):
         return "other messages"
-    if "error" in last and others:
+    if "error" in last:
         return None if _is_failure(exchange, last) else "an error that says something else"
     if response.status != 200 or last.get("id") != exchange.number or "result" not in last:
         return "no list"
