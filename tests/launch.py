@@ -48,11 +48,11 @@ FAULTS: Final = ("Traceback", "Warning:", "never retrieved", "was destroyed but 
 # ---- ports ----
 
 
-def held_port(port: int = 0) -> socket.socket:
-    """A port of 127.0.0.1, reserved: bound, but not listening. A server that sets SO_REUSEADDR can listen on it."""
+def held_port(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
+    """A port of a loopback address, reserved: bound, not listening. A server with SO_REUSEADDR can listen on it."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(("127.0.0.1", port))
+    sock.bind((host, port))
     return sock
 
 

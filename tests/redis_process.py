@@ -1,6 +1,7 @@
 """A real Redis (`redis-server`), a process of the test's own, which keeps nothing on disk."""
 
 import asyncio
+import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -14,22 +15,24 @@ from redis.exceptions import ConnectionError as NoConnection
 from tests.launch import held_port, port_of
 from tests.tools import tool
 
+SERVER: Final = os.environ.get("STORE_SERVER", "redis-server")  # or that of another version, or of Valkey
 _TESTS: Final = "tests"
 
 
 class Store:
     """A Redis. Tests are a user of their own, whom nothing locks out."""
 
-    def __init__(self, directory: Path) -> None:
-        self._held = held_port()
-        self._log = directory / "redis.log"
+    def __init__(self, directory: Path, host: str = "127.0.0.1", port: int = 0, *flags: str) -> None:
+        self._held = held_port(port, host)
+        self._log = directory / f"redis-{host}.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = port_of(self._held)
-        self.url = f"redis://127.0.0.1:{self.port}"
+        self._flags = flags
+        self.host, self.port = host, port_of(self._held)
+        self.url = f"redis://{host}:{self.port}"
 
     def start(self) -> None:
-        address = ["--port", str(self.port), "--bind", "127.0.0.1"]
-        line = ["redis-server", *address, "--save", "", "--user", _TESTS, "on", "nopass", "~*", "&*", "+@all"]
+        address = ["--port", str(self.port), "--bind", self.host, "--dir", str(self._log.parent)]
+        line = [SERVER, *self._flags, *address, "--save", "", "--user", _TESTS, "on", "nopass", "~*", "&*", "+@all"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
 
@@ -50,7 +53,9 @@ class Store:
         self._held.close()
 
     async def run(self, *command: str | float) -> Any:
-        async with Redis(port=self.port, username=_TESTS, password="any", decode_responses=True) as client:
+        async with Redis(
+            host=self.host, port=self.port, username=_TESTS, password="any", decode_responses=True
+        ) as client:
             while True:
                 try:
                     return await client.execute_command(*command)  # type: ignore[no-untyped-call]
@@ -60,9 +65,10 @@ class Store:
 
 
 @asynccontextmanager
-async def redis(directory: Path) -> AsyncIterator[Store]:
-    tool("redis-server", "redis-server")
-    one = Store(directory)
+async def redis(directory: Path, host: str = "127.0.0.1", port: int = 0, *flags: str) -> AsyncIterator[Store]:
+    """`flags` are more of the server's own."""
+    tool(SERVER, "redis-server")
+    one = Store(directory, host, port, *flags)
     try:
         one.start()
         await one.run("PING")

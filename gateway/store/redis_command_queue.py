@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from redis.exceptions import ResponseError
+from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
 
 READ_AT_ONCE: Final = 2000  # entries
 _BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half
@@ -63,8 +63,7 @@ class Read(NamedTuple):
 class Answers(NamedTuple):
     """What the store has answered. A key of another type is ignored, and harms no other (DESIGN 12.5)."""
 
-    refused: list[ResponseError]  # why it takes nothing in
-    unread: list[ResponseError]  # why it says nothing
+    refused: list[ResponseError]  # why it takes nothing in, or says nothing
     wrong: dict[str, ResponseError]  # by the names of keys that are of another type
     written: set[str]  # names of keys
 
@@ -177,8 +176,7 @@ class Batch:
         names = [*written, *(name for asked in self._asked for name in asked[:2]), last]
         by_name = zip(names, results[bool(self._dropped) :], strict=True)
         wrong = {name: error for name, error in by_name if _is_wrong(error)}
-        refused, unread = ([e for e in errors(some) if not _is_wrong(e)] for some in (results[:first], results[first:]))
-        return Answers(refused, unread, wrong, set(written) - set(wrong))
+        return Answers([e for e in errors(results) if not _is_wrong(e)], wrong, set(written) - set(wrong))
 
     def give_up(self) -> None:
         for asked in self._asked.values():
@@ -189,6 +187,12 @@ class Batch:
 
 def errors(results: Iterable[Any]) -> list[ResponseError]:
     return [result for result in results if isinstance(result, ResponseError)]
+
+
+def is_of_replica(error: ResponseError) -> bool:
+    """Whether only a server answers so that is no primary. The error of a script has the word somewhere."""
+    known = isinstance(error, ReadOnlyError | MasterDownError)
+    return known or any(word in str(error) for word in ("READONLY", "MASTERDOWN"))
 
 
 def _is_wrong(result: Any) -> bool:

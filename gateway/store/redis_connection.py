@@ -5,12 +5,14 @@ under way. Nothing is lost by a failure: with each connection, and whenever the 
 something, this replica tells everything that it knows.
 
 A connection that has ended is never replaced unseen: what the store has forgotten meanwhile would not be told again.
+One to a server that is no primary, or no longer, ends: the name may lead to another by now.
 One key is a mark, the same for all replicas. Each batch reads it: a store whose mark has changed was emptied.
 """
 
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
@@ -18,19 +20,20 @@ from typing import Any, Final
 from uuid import uuid4
 
 from aiohappyeyeballs import start_connection
-from redis.asyncio import Connection, ConnectionPool
+from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import AskError, ClusterCrossSlotError, ClusterDownError, ResponseError
 
 from gateway import config
-from gateway.store.redis_command_queue import Answers, Batch, Command, Ending, PendingEnds, errors
+from gateway.store.redis_command_queue import Answers, Batch, Command, Ending, PendingEnds, errors, is_of_replica
 
 log = logging.getLogger("taskgate.store")
 
 _DIAL_S: Final = 1.0  # for a new connection to be ready, and for an old one to close
 _DELAY_S: Final = 0.1  # for one of several addresses, before the next is tried as well (RFC 8305, 5)
-_PAUSE_S: Final = 0.5  # until the next connection is tried
+_PAUSE_S: Final = 0.5  # until the next connection is tried; doubled each time until the store serves
+_PAUSE_MAX_S: Final = 2.0
 _ANSWER_S: Final = 1.0  # for the answers to one batch
 _BEAT_S: Final = 0.5  # a connection that is quiet is tried
 _LINGER_S: Final = 0.02  # until what is written goes out, so that it goes out together
@@ -59,38 +62,56 @@ async def exchange(connection: Any, commands: list[Command]) -> list[Any]:
     return results
 
 
-class _Raced:
-    """Put in front of a class of redis-py's: the first of the store's addresses that takes a connection counts."""
+class _Connection(AbstractConnection):
+    """redis-py's, to the first of a name's addresses that takes it. `tls`: with TLS, by the system's authorities."""
 
-    _sock: socket.socket
+    def __init__(self, host: str, port: int = 6379, tls: bool = False, **given: Any) -> None:
+        super().__init__(protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None, **given)
+        self._at, self._tls = (host, port), ssl.create_default_context() if tls else None
 
-    async def _connect(self: Any) -> None:
+    async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        self._sock = await start_connection(addresses, happy_eyeballs_delay=_DELAY_S)
-        await super()._connect()  # type: ignore[misc]
+        addresses = await loop.getaddrinfo(*self._at, type=socket.SOCK_STREAM)
+        sock = await start_connection(addresses, happy_eyeballs_delay=_DELAY_S)
+        name = None if self._tls is None else self._at[0]
+        self._reader, self._writer = await asyncio.open_connection(sock=sock, ssl=self._tls, server_hostname=name)
 
-    def _connection_arguments(self: Any) -> dict[str, Any]:
-        given = dict(super()._connection_arguments())  # type: ignore[misc]
-        host, _ = given.pop("host"), given.pop("port")
-        return given | {"sock": self._sock} | ({"server_hostname": host} if "ssl" in given else {})
+    def _host_error(self) -> str:
+        return f"{self._at[0]}:{self._at[1]}"
+
+    def repr_pieces(self) -> list[tuple[str, Any]]:
+        return [("host", self._at[0]), ("port", self._at[1])]
+
+
+class NoPrimary(Exception):
+    """The server takes in nothing, for good: it is a replica, or no store at all."""
 
 
 @asynccontextmanager
 async def connect(url: str) -> AsyncIterator[Any]:
-    """A new connection of redis-py's, for as long as the context lasts."""
-    pool = ConnectionPool.from_url(url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None)
-    if issubclass(pool.connection_class, Connection):  # no Unix socket
-        pool.connection_class = type("Raced", (_Raced, pool.connection_class), {})
-    connection = pool.make_connection()  # type: ignore[no-untyped-call]
+    """A new connection to a primary, for as long as the context lasts. Raises NoPrimary, and what redis-py raises."""
+    given: dict[str, Any] = dict(parse_url(url))
+    connection = _Connection(tls=given.pop("connection_class", None) is not None, **given)
     try:
         async with asyncio.timeout(_DIAL_S):
-            await connection.connect()
+            await connection.connect()  # type: ignore[no-untyped-call]
+            [said] = await exchange(connection, [("HELLO", 2)])
+        _check_primary(said)
         yield connection
     finally:
         with suppress(Exception):
             async with asyncio.timeout(_DIAL_S):
                 await connection.disconnect()
+
+
+def _check_primary(said: Any) -> None:
+    """Raise NoPrimary unless `HELLO` tells of a primary; who does not answer it may be one."""
+    if not isinstance(said, ResponseError):
+        told = dict(zip(said[::2], said[1::2], strict=False))
+        if told.get(b"mode") == b"sentinel":
+            raise NoPrimary("it is a Sentinel: store.url must name the primary")
+        if told.get(b"role") not in (b"master", b"primary", None):
+            raise NoPrimary("it is a replica: store.url must name the primary")
 
 
 class StoreState(Enum):
@@ -125,7 +146,7 @@ class _Ignored:
 
     def note(self, answers: Answers, now: float) -> bool:
         """Count and log what cannot be read. Returns whether a key was written that had been ignored before."""
-        for _ in (*answers.unread, *answers.wrong):
+        for _ in answers.wrong:
             self._failed("unreadable")
         if answers.wrong and now >= self._log_at:
             name, why = next(iter(answers.wrong.items()))
@@ -145,6 +166,7 @@ class Pipeline:
         self.epoch = 0  # one more with each connection, and whenever the store was emptied
         self.waiting = Batch()
         self._timeout_s = settings.timeout
+        self._pause_s = _PAUSE_S
         self._url = settings.url
         self.value_ms = self.entries_ms = 0  # how long the value and the entries of an unused session are kept
         self._failed = failed
@@ -221,7 +243,8 @@ class Pipeline:
                 self._tried.set()
             if not self._stopping:
                 self._wake.clear()  # what was set while the store was down would end the pause at once
-                await self._news(_PAUSE_S)
+                await self._news(self._pause_s)
+                self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
 
     async def _serve(self, link: Any) -> None:
         """Carry batches until the connection fails, or all is done at the end. Raises."""
@@ -234,7 +257,9 @@ class Pipeline:
                 await self._news(_BEAT_S)
             refused = await self._carry(link)
             if refused:
-                self._become(StoreState.REFUSED, str(refused[0]))
+                of_cluster = isinstance(refused[0], ClusterDownError | AskError | ClusterCrossSlotError)
+                what = "it is a cluster that is not ready, or has more nodes than one: " * of_cluster
+                self._become(StoreState.REFUSED, f"{what}{refused[0]}")
             elif self.state is StoreState.TELLING and self._telling is None and not self._lacks:
                 self._become(StoreState.UP)
 
@@ -286,6 +311,8 @@ class Pipeline:
             self._note_mark(results[-1])
             if self._ignored.note(answers, self._out_since):
                 self._lacks = True
+            if demoted := [error for error in errors(results) if is_of_replica(error)]:
+                raise NoPrimary(f"it is a replica, no longer the primary: {demoted[0]}")
             return refused
         finally:
             self._out_since = None
@@ -319,6 +346,8 @@ class Pipeline:
     def _become(self, state: StoreState, why: str = "") -> None:
         """Take a state, and tell the operator of a change: `why` the store fails, empty if it does not."""
         self.state = state
+        if state is StoreState.UP:
+            self._pause_s = _PAUSE_S
         if state in (StoreState.DOWN, StoreState.REFUSED):
             self._failed("unreachable" if state is StoreState.DOWN else "refused")
             self._telling, self._again_at = None, self._loop.time() + _AGAIN_S
