@@ -15,12 +15,8 @@ _OF_ONE_MESSAGE: Final = frozenset(
     b"idempotency-key x-idempotency-key repeatability-request-id repeatability-first-sent".split()
 )
 _OF_ONE_MESSAGE_BEGIN: Final = (b"content-", b"if-", b"mcp-param-")
-# These and others cannot carry an identity. docs/fields.md has each with its source. All else counts: that is safe.
-_NO_IDENTITY: Final = _OF_ONE_MESSAGE.union(
-    # of the connection, of caches, of the program, of the session
-    b"connection keep-alive proxy-connection upgrade cache-control pragma priority accept-charset accept-language "
-    b"user-agent mcp-protocol-version mcp-session-id "
-    # ids of requests and traces, and the nodes that passed them on
+# Ids of requests and traces, and the nodes that passed them on.
+_IDS: Final = frozenset(
     b"traceparent tracestate baggage b3 x-b3-traceid x-b3-spanid x-b3-parentspanid x-b3-sampled x-b3-flags "
     b"x-request-id x-correlation-id request-id x-request-start x-queue-start via "
     b"x-forwarded-server cf-ray cf-request-id x-timer fastly-ff fastly-client-request-id x-sigsci-requestid "
@@ -36,6 +32,17 @@ _NO_IDENTITY: Final = _OF_ONE_MESSAGE.union(
     b"x-datadog-origin x-datadog-tags x-dynatrace elastic-apm-traceparent sentry-trace x-honeycomb-trace x-instana-t "
     b"x-instana-s x-instana-l singularityheader uber-trace-id jaeger-debug-id ot-tracer-traceid "
     b"ot-tracer-spanid ot-tracer-sampled sw8 sw8-x".split()
+)
+# These cannot carry an identity. docs/fields.md has each with its source. All else counts: that is safe.
+_NO_IDENTITY: Final = _OF_ONE_MESSAGE.union(
+    _IDS,  # ... and those of the connection, of caches, of the program, of the session
+    b"connection keep-alive proxy-connection upgrade cache-control pragma priority accept-charset accept-language "
+    b"user-agent mcp-protocol-version mcp-session-id".split(),
+)
+# From the values of these nothing follows but their own bytes. (Of `via` another field may go up beside it.)
+VARYING: Final = (_IDS - {b"via"}).union(
+    b"content-length content-digest repr-digest digest content-md5 date mcp-method mcp-name idempotency-key "
+    b"x-idempotency-key repeatability-request-id repeatability-first-sent".split()
 )
 # Cookies of balancers, and of guards against bots. docs/fields.md has each with its source. Their values have nothing
 # in which another reader could find a second cookie.

@@ -251,8 +251,8 @@ def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: 
     assert servers.filters_natively(KEY)
 
 
-def outbox() -> Waiter:
-    reader: Any = SimpleNamespace(streaming=False, is_full=False, owe=int)  # of nothing else is it asked
+def outbox(channel: object = None) -> Waiter:
+    reader: Any = SimpleNamespace(streaming=False, is_full=False, owe=int, channel=channel)  # it is asked nothing else
     return Waiter(reader, Message("2.0"), Clock())
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gateway.downstream.client_request import ClientRequest
 from gateway.http.header_fields import DIGESTS, Headers
-from gateway.http.parsed_head_cache import HeadBytes
+from gateway.http.parsed_head_cache import Values
 from gateway.http.request_parser import Head, Refusal
 from gateway.http.response_parser import Framing, ResponseHead
 from gateway.mcp import jsonrpc
@@ -25,7 +25,7 @@ class Relayed(Protocol):
     """A response of an upstream's. `is_changed`: the fields are not those of `head`."""
 
     head: ResponseHead
-    body_bytes: int
+    values: Values
     framing: Framing
     is_changed: bool
 
@@ -54,14 +54,15 @@ class ClientResponse:
     def pass_on(self, response: Relayed) -> None:
         """Prepare the head of an upstream's response: one that came before goes out as it did then."""
         head, request = response.head, self._request
-        is_usual = head.is_kept and not response.is_changed and not self.is_edited and self.keep_alive
+        is_usual = not response.is_changed and not self.is_edited and self.keep_alive
         is_usual &= bool(request.minor) and request.method != b"HEAD" and not self._connection.is_ending
-        if is_usual and head.passed is not None and (before := head.passed.of(response.body_bytes)):
+        passed = head.passed if is_usual else None
+        if passed is not None and (before := passed.of(response.values)):
             self.status, self._framing, self._unwritten = head.status, response.framing, before
             return
         self.begin(head.status, head.reason, response.headers.end_to_end(), response.framing)
-        if is_usual:
-            head.passed = HeadBytes(self._unwritten, response.body_bytes)
+        if passed is not None:
+            passed.learn(self._unwritten, response.values)
 
     def begin(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
         """Prepare the head; until something is written, another may take its place."""

@@ -108,11 +108,14 @@ class Headers:
         """The media type of `Content-Type`, in lower case, without its parameters; empty if there is none."""
         return self.by_name.get(b"content-type", b"").partition(b";")[0].strip(b" \t").lower()
 
+    @property
+    def uncounted_bytes(self) -> int:
+        """The size of a head with so many fields up to which their memory is not counted."""
+        return (UNCOUNTED_BYTES_MAX - _FIELD_BYTES * len(self._fields)) // 2
+
     def held_bytes(self, head_bytes: int) -> int:
-        """The memory of the fields of a head of that size; 0 if they take no more than `UNCOUNTED_BYTES_MAX`."""
-        if 2 * head_bytes + _FIELD_BYTES * len(self._fields) <= UNCOUNTED_BYTES_MAX:
-            return 0
-        return fields_bytes(self._fields)
+        """The memory of the fields of a head of that size; 0 if it is not counted."""
+        return 0 if head_bytes <= self.uncounted_bytes else fields_bytes(self._fields)
 
     def size_bytes(self) -> int:
         return sum([len(name) + len(value) + 4 for _, name, value in self._fields])
@@ -132,6 +135,15 @@ class Headers:
         if b"connection" in self.by_name:
             removed = _HOP_BY_HOP.union(self.tokens(b"connection")) - _ESSENTIAL
         return self.of([field for field in self._fields if field[0] not in removed])
+
+    def count(self, names: frozenset[bytes]) -> int:
+        """How many fields are called one of `names`."""
+        return len(self.named(names))
+
+    def with_values(self, names: frozenset[bytes], values: Iterable[bytes]) -> "Headers":
+        """The fields, with other values in those called one of `names`, in their order."""
+        each = iter(values)
+        return self.of([(low, name, next(each) if low in names else value) for low, name, value in self._fields])
 
     def passable_trailers(self, refused: Iterable[bytes] = ()) -> "Headers":
         """The trailer fields that may pass as trailers (RFC 9110, 6.5.1), without those named in `refused`."""

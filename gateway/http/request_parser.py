@@ -19,6 +19,7 @@ import httptools
 from gateway.errors import shown, without_frames
 from gateway.http.header_fields import HEAD_END, JSON, OF_CONNECTION, Headers, fields_bytes
 from gateway.http.message_reader import HeadTooLarge, MessageReader, TooMuch, read_by_llhttp
+from gateway.http.parsed_head_cache import Cut, Values
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
@@ -35,6 +36,7 @@ _SHOWN_BYTES_MAX: Final = 100
 _NEVER_TRAILERS: Final = frozenset({*OF_CONNECTION, b"upgrade"})  # llhttp obeys these in a trailer too
 _NOT_PLAIN: Final = frozenset({b"expect", b"upgrade", b"te", b"trailer", b"transfer-encoding", b"proxy-connection"})
 _NO_TRAILERS: Final = Headers()  # as nearly all requests have
+_NO_VALUES: Final[Values] = ()
 _CHUNKED: Final = -1  # in place of a body's length
 
 
@@ -51,12 +53,13 @@ class Head:
     """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow.
 
     `body_bytes` is the length of its body, or _CHUNKED; `held_bytes` its memory, or 0 for the little that most take.
-    `raw` has its bytes if it may be remembered; `remembered` what was kept when it came before (parsed_head_cache.py).
+    `cut` is there if it may be remembered; `values` are those that vary, and `remembered` what was kept when such a
+    head came before (parsed_head_cache.py).
     """
 
     __slots__ = (
-        "_headers", "_stated_bytes", "body_bytes", "held_bytes", "keep_alive", "method", "minor", "raw",
-        "remembered", "target",
+        "_came", "_headers", "body_bytes", "cut", "held_bytes", "keep_alive", "method", "minor", "remembered",
+        "target", "values",
     )  # fmt: skip
 
     def __init__(
@@ -66,23 +69,26 @@ class Head:
         self.target = target
         self.minor = minor
         self._headers = headers
-        self.body_bytes = self._stated_bytes = body_bytes
+        self.body_bytes = body_bytes
         self.held_bytes = held_bytes
-        self.raw = b""
+        self.cut: Cut | None = None
+        self.values = self._came = _NO_VALUES  # of `_headers`
         self.remembered: Any = None
         self.keep_alive = lasts
 
-    def again(self, body_bytes: int, remembered: object) -> "Head":
-        """The same head, come again with another `Content-Length`, and what was kept of it."""
+    def again(self, values: Values, body_bytes: int, remembered: object) -> "Head":
+        """The same head, come again with other values, and what was kept of it."""
         head = Head(self.method, self.target, self.minor, self._headers, body_bytes, self.held_bytes, self.keep_alive)
-        head._stated_bytes, head.remembered = self._stated_bytes, remembered
+        head.values, head._came, head.remembered = values, self.values, remembered
         return head
 
     @property
     def headers(self) -> Headers:
-        if self._stated_bytes != self.body_bytes:
-            self._headers = self._headers.with_value(b"content-length", b"%d" % self.body_bytes)
-            self._stated_bytes = self.body_bytes
+        if self._came != self.values:
+            self._headers, self._came = (
+                self._headers.with_values(self.remembered.onward.varies.names, self.values),
+                self.values,
+            )
         return self._headers
 
     @property
@@ -158,10 +164,14 @@ class RequestReader(MessageReader):
     def _head(self) -> Head | None:
         """The next head, if it came before, or is whole. Raises Refusal."""
         data, at, heads = self._pending, self._at, self._cached_heads
-        if not at and type(data) is bytes and heads is not None and (found := heads.find(data)) is not None:
-            known, self._at, body_bytes = found
-            before: Head = known.head
-            return before.again(body_bytes, known)
+        found = heads.find(data) if not at and type(data) is bytes and heads is not None else None
+        if found is not None and not isinstance(found, Cut):
+            known, values, size_bytes, body_bytes = found
+            if size_bytes <= self._bytes_max:
+                self._at = size_bytes
+                before: Head = known.head
+                return before.again(values, body_bytes, known)
+            found = None
         if self.state == "BETWEEN":
             if data[at] in b"\r\n":
                 self._at = at = _EMPTY_LINES.match(data, at).end()  # type: ignore[union-attr]  # always matches
@@ -175,7 +185,7 @@ class RequestReader(MessageReader):
             if isinstance(error, HeadTooLarge) and data.find(b"\r\n", at, at + self._bytes_max // 2) < 0:
                 raise Refusal(said, 414, b"URI Too Long") from None
             raise Refusal(said, 431, _TOO_LARGE) from None
-        return None if raw is None else read_head(raw)
+        return None if raw is None else read_head(raw, found)
 
     def _inspect(self, data: bytes | bytearray, at: int, has_bare_lf: bool) -> None:
         """Have llhttp try a head that is not whole each time that it has doubled. Raises Refusal."""
@@ -220,8 +230,11 @@ class RequestReader(MessageReader):
         super().on_header(name, value)
 
 
-def read_head(data: bytes) -> Head:
-    """The head in `data`, which ends with the first empty line. Raises Refusal. Nothing else decides what it gives."""
+def read_head(data: bytes, cut: Cut | None = None) -> Head:
+    """The head in `data`, which ends with the first empty line. Raises Refusal. Nothing else decides what it gives.
+
+    It is remembered with the `cut` of its bytes, if it may be.
+    """
     try:
         found, parser = read_by_llhttp(httptools.HttpRequestParser, data)
     except httptools.HttpParserError as error:
@@ -241,8 +254,9 @@ def read_head(data: bytes) -> Head:
         target, headers = _in_origin_form(method, target, headers)
     lasts = minor == 1 and not any(b"close" in headers.tokens(name) for name in OF_CONNECTION)
     head = Head(method, target, minor, headers, body_bytes, headers.held_bytes(len(data)), lasts)
-    if lasts and not head.held_bytes and target is found.target and body_bytes >= 0 and headers.are_plain(_NOT_PLAIN):
-        head.raw = data
+    is_plain = lasts and not head.held_bytes and body_bytes >= 0 and headers.are_plain(_NOT_PLAIN)
+    if is_plain and target is found.target and cut is not None and cut.size_bytes == len(data):
+        head.cut, head.values, head._came = cut, cut.values, cut.values
     return head
 
 

@@ -12,7 +12,7 @@ import httptools
 
 from gateway.http.header_fields import OF_CONNECTION, Field, Headers
 from gateway.http.message_reader import MessageReader, TooMuch, read_by_llhttp, whole_body
-from gateway.http.parsed_head_cache import HeadBytes
+from gateway.http.parsed_head_cache import Cut, Onward, Values
 
 Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
 """What ends a body: its `Content-Length`, its last chunk, the connection's end; "none": there is no body."""
@@ -29,8 +29,18 @@ _CODINGS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-co
 # Schemes that authenticate a connection, and not a request (RFC 4559, 6), and where they are named.
 _OF_CONNECTIONS: Final = re.compile(rb"(?:^|,)\s*+(?:ntlm|negotiate)(?=[\s,]|$)")
 _SCHEMES: Final = (b"authorization", b"www-authenticate", b"proxy-authorization", b"proxy-authenticate")
+# What the gateway reads in a response, wherever it stands: in heads that are remembered as one it does not vary.
+_READ: Final = frozenset(
+    b"connection proxy-connection keep-alive upgrade te trailer transfer-encoding content-type content-encoding "
+    b"authorization www-authenticate proxy-authorization proxy-authenticate persistent-auth".split()
+)
 _PERSISTENT: Final = b"persistent-auth"  # MS-NTHT, 2.2.2
 _TELLING: Final = frozenset({*_SCHEMES, _PERSISTENT})
+
+
+def may_vary(name: bytes) -> bool:
+    """Whether nothing follows from the value of a field but its own bytes."""
+    return name not in _READ
 
 
 class BadResponse(Exception):
@@ -51,13 +61,13 @@ class ResponseHead:
 
     `framing` is what they say of the body, to any request but HEAD; `body_bytes` is the `Content-Length`, or 0, and
     `kind` its media type. `held_bytes` is the memory of the head, or 0 for the little that most take. `may_name` says
-    whether it may name addresses of the upstream's. One that `is_kept` is found when it comes again,
-    perhaps with another `Content-Length`; `passed` has its bytes as clients got them.
+    whether it may name addresses of the upstream's. One with `passed` is found when it comes again, perhaps with other
+    `values` of the fields that vary: as clients got it.
     """
 
     __slots__ = (
-        "authenticates", "body_bytes", "framing", "headers", "held_bytes", "is_kept", "kind", "may_name", "minor",
-        "passed", "reason", "status",
+        "authenticates", "body_bytes", "framing", "headers", "held_bytes", "kind", "may_name", "minor", "passed",
+        "reason", "status", "values",
     )  # fmt: skip
 
     def __init__(
@@ -73,8 +83,14 @@ class ResponseHead:
         self.authenticates = authenticates_connection(headers)
         self.kind = headers.media_type()
         self.may_name = status in (401, 403) or not _WITH_ADDRESSES.isdisjoint(headers.by_name)
-        self.is_kept = False
-        self.passed: HeadBytes | None = None
+        self.values: Values = ()  # of `headers`
+        self.passed: Onward | None = None
+
+    def headers_with(self, values: Values) -> Headers:
+        """The fields of such a head that has those values."""
+        if self.passed is None or values == self.values:
+            return self.headers
+        return self.headers.with_values(self.passed.varies.names, values)
 
     @property
     def is_plain(self) -> bool:
@@ -94,12 +110,13 @@ class ResponseHead:
 class ResponseReader(MessageReader):
     """Reads the responses that come on one connection: `add` takes what arrived, `head` and `body` read it."""
 
-    __slots__ = ("_framing", "is_followed", "stated_bytes")
+    __slots__ = ("_framing", "is_followed", "stated_bytes", "values")
 
     def begin(self) -> None:
         MessageReader.begin(self)  # super() costs more
         self._framing: Framing = "none"
         self.stated_bytes = 0  # what the `Content-Length` of the last head says, or 0
+        self.values: Values = ()  # of its fields that vary
         self.is_followed = False  # behind the body's end more than line ends have come
 
     @property
@@ -110,10 +127,14 @@ class ResponseReader(MessageReader):
     def head(self) -> ResponseHead | None:
         """The next head, if it is whole; else its bytes are kept. Raises BadResponse for one that cannot pass."""
         data, heads = self._pending, self._cached_heads
-        if not self._at and type(data) is bytes and heads is not None and (before := heads.find(data)) is not None:
+        found = heads.find(data) if not self._at and type(data) is bytes and heads is not None else None
+        if found is not None and not isinstance(found, Cut):
             kept: ResponseHead
-            kept, self._at, self.stated_bytes = before
-            return kept
+            kept, values, size_bytes, length = found
+            if size_bytes <= self._bytes_max:
+                self.values, self._at, self.stated_bytes = values, size_bytes, length
+                return kept
+            found = None
         try:
             raw = self._raw_head()
         except TooMuch as error:
@@ -121,9 +142,11 @@ class ResponseReader(MessageReader):
         if raw is None:
             return None
         head = read_head(raw)
-        self.stated_bytes = head.body_bytes
-        if head.is_plain and heads is not None:
-            head.is_kept = heads.keep(heads.owner.heads, raw, head.body_bytes, head)
+        self.stated_bytes, self.values = head.body_bytes, ()
+        if heads is not None and found is not None and found.size_bytes == len(raw) and head.is_plain:
+            self.values = head.values = found.values
+            if heads.keep(heads.owner.heads, found, head.headers, head.body_bytes, head):
+                head.passed = Onward(found.varies)
         return head
 
     def _inspect(self, data: bytes | bytearray, at: int, has_bare_lf: bool) -> None:

@@ -172,7 +172,7 @@ class Planner:
                 waiter.reply.forward(data)
                 await waiter.reply.drain()
 
-        channel, known = caller.channel(on_message, as_it_came=True), session.known
+        channel, known = waiter.reply.channel(on_message, as_it_came=True), session.known
         asked, crawler = self._sessions.now(), self._crawler(caller, channel)
         try:
             response = await crawler.ask("tasks/list", {})
@@ -247,7 +247,7 @@ class Planner:
         if plan.reads or new:
             waiter.reply.owe(plan.reads + len(new))  # those that joined owe nothing: it is asked once
             ask = InFlight(session.in_flight, [*new, None] if plan.reads else new, self._sessions.now())
-            crawler = self._crawler(caller, caller.channel(self._on_message(session, ask)))
+            crawler = self._crawler(caller, waiter.reply.channel(self._on_message(session, ask)))
             parts = session, self._sessions, crawler, ask, self._ages
             if plan.check_access:
                 refresh: Refresh = AccessCheck(*parts)

@@ -35,7 +35,7 @@ async def relay(exchange: Exchange, caller: HttpCaller, choose: Choose) -> None:
     request, timeout_s = exchange.request, None if exchange.waits_for_news else caller.upstream.response_timeout
     if request.up_bytes < 0:
         request.refused_trailers = caller.identity_headers
-    head, again = caller.up(request.up_bytes, request.is_edited, request.continued), request.method in SAFE_METHODS
+    head, again = caller.up(request), request.method in SAFE_METHODS
     async with caller.pool.call(request.method, exchange) as call:
         if request.body.is_read:
             response = await call.send_all(*request.upward(head), timeout_s, again)

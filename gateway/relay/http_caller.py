@@ -10,17 +10,18 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import time
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from gateway.caller_identity import Key, network, proof, rate_limit_key, telling, who
+from gateway.caller_identity import VARYING, Key, network, proof, rate_limit_key, telling, who
 from gateway.config import Config
+from gateway.downstream.client_request import ClientRequest
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.host_origin_check import HostCheck
 from gateway.errors import Loop, NoUpstream
 from gateway.http.address_rewriting import Move, misplaced
 from gateway.http.content_codings import with_readable
 from gateway.http.header_fields import EVENT_STREAM, FILTER, JSON, Headers
-from gateway.http.parsed_head_cache import HeadBytes, HeadCache
+from gateway.http.parsed_head_cache import HeadCache, Onward
 from gateway.http.request_parser import Head
 from gateway.http.response_parser import authenticates_connection
 from gateway.mcp import sse
@@ -42,15 +43,18 @@ class HttpCaller:
     """A client of one upstream, as the head of his request shows him. `table` has the callers of one configuration.
 
     `headers` are the fields as they go up. `may_carry` says whether the body may be a message, `authenticates` whether
-    the request is a part of the authentication of its connection. The bytes that go up are kept if it `is_kept`.
+    the request is a part of the authentication of its connection. Head and fields are those of his first request: in
+    others the values differ that vary.
     """
 
     __slots__ = (
-        "_address", "_is_accepted", "_key", "_move", "_proof", "_route", "_up", "authenticates", "drifts",
-        "head", "headers", "identity_headers", "is_kept", "may_carry", "pool", "table", "target", "upstream",
+        "_address", "_is_accepted", "_key", "_move", "_proof", "_route", "authenticates", "drifts", "head", "headers",
+        "identity_headers", "may_carry", "onward", "pool", "table", "target", "upstream",
     )  # fmt: skip
 
-    def __init__(self, table: object, head: Head, address: str, route: Route, target: bytes, headers: Headers) -> None:
+    def __init__(
+        self, table: HeadCache[Any], head: Head, address: str, route: Route, target: bytes, headers: Headers
+    ) -> None:
         self.table = table
         self.head = head
         self.upstream = route.upstream
@@ -62,29 +66,34 @@ class HttpCaller:
         self._route = route
         self.may_carry = head.may_carry_message
         self.authenticates = authenticates_connection(head.headers)
-        self.is_kept = False
-        self._up: HeadBytes | None = None
+        self.onward: Onward | None = None  # if he is kept
         self._key: Key | None = None
         self._move: Move | Literal[False] | None = False  # worked out when it is first asked for
         self._proof: str | None = None
         self._is_accepted = False
         self.drifts = False  # the caller is another than those of the requests before (caller_identity_drift.py)
 
-    def up(self, body_bytes: int, is_edited: bool, continued: bool) -> bytes:
-        """The head as it goes up, for a body of that length. One that `is_edited` has other bytes than came.
+    def headers_of(self, head: Head) -> Headers:
+        """The fields of one of his requests as they go up."""
+        if self.onward is None or head.values == self.head.values:
+            return self.headers
+        return self.headers.with_values(self.onward.varies.names, head.values)
 
-        `continued`: the client was told to go on and send its body, so nobody expects that of the upstream.
-        """
-        if not is_edited and self._up is not None and (before := self._up.of(body_bytes)):
+    def up(self, request: ClientRequest) -> bytes:
+        """The head of one of his requests as it goes up."""
+        head, onward = request.head, None if request.is_edited else self.onward
+        if onward is not None and (before := onward.of(head.values)):
             return before
-        method, fields, came_bytes = self.head.method, self.headers, self.head.body_bytes
-        fields = with_readable(fields) if method in (b"POST", b"GET") else fields
-        if self._up is None and self.is_kept:
-            self._up = HeadBytes(fields.as_head(method, self.target), came_bytes)
-        fields = fields.without_digests() if is_edited else fields
-        fields = fields.without(b"expect") if continued else fields
-        fields = fields if body_bytes == came_bytes else fields.with_value(b"content-length", b"%d" % body_bytes)
-        return fields.as_head(method, self.target)
+        fields = self.headers_of(head)
+        fields = with_readable(fields) if head.method in (b"POST", b"GET") else fields
+        fields = fields.without_digests() if request.is_edited else fields
+        fields = fields.without(b"expect") if request.continued else fields  # it was met here: the body comes
+        if request.up_bytes != head.body_bytes:
+            fields = fields.with_value(b"content-length", b"%d" % request.up_bytes)
+        up = fields.as_head(head.method, self.target)
+        if onward is not None:
+            onward.learn(up, head.values)
+        return up
 
     @property
     def move(self) -> Move | None:
@@ -121,10 +130,13 @@ class HttpCaller:
         accepted = {member.partition(b";")[0].strip() for member in self.headers.tokens(b"accept")}
         return version not in (None, LAST_REVISION) or not accepted >= {JSON, EVENT_STREAM}
 
-    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
-        """A channel for requests of the gateway's own in the caller's name; with `as_it_came`, and its own `Accept`."""
-        accept = [(b"Accept", value) for value in self.headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
-        return HttpChannel(self.pool, self.target, self.headers, accept, self.misplaced, self.note_cors, on_message)
+    def channel(
+        self, head: Head, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False
+    ) -> HttpChannel:
+        """A channel for requests in his name that are caused by this one; with `as_it_came`, and its own `Accept`."""
+        headers = self.headers_of(head)
+        accept = [(b"Accept", value) for value in headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
+        return HttpChannel(self.pool, self.target, headers, accept, self.misplaced, self.note_cors, on_message)
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
@@ -198,7 +210,8 @@ class Admission:
     """The callers of one configuration."""
 
     def __init__(self, config: Config, pools: Mapping[str, Pool], links: Links) -> None:
-        self.heads: HeadCache[HttpCaller] = HeadCache()  # of requests that came before, which are not read again
+        named = {name.lower().encode() for u in config.upstreams for name in u.identity_headers or ()}
+        self.heads: HeadCache[HttpCaller] = HeadCache((VARYING - named).__contains__)  # of requests that came before
         self._links = links
         self._host_check = HostCheck(config.listen, config)
         self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
@@ -213,10 +226,11 @@ class Admission:
             self._host_check.check(head.headers)
             caller = HttpCaller(self.heads, head, exchange.connection.address, *self._lead(exchange))
             exchange.authenticates = caller.authenticates
-            if head.raw and not caller.authenticates:
-                kept = exchange.connection.cached_heads.keep(self.heads, head.raw, head.body_bytes, caller)
-                caller.is_kept = kept
-            head.raw = b""
+            if head.cut is not None and not caller.authenticates:
+                own = exchange.connection.cached_heads
+                if own.keep(self.heads, head.cut, head.headers, head.body_bytes, caller):
+                    caller.onward = Onward(head.cut.varies)
+            head.cut = None
         return caller
 
     def _lead(self, exchange: Exchange) -> tuple[Route, bytes, Headers]:
@@ -242,6 +256,9 @@ class HttpReply:
 
     _exchange: Exchange
     _caller: HttpCaller
+
+    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
+        return self._caller.channel(self._exchange.request.head, on_message, as_it_came)
 
     def owe(self, requests: int) -> None:
         if self._exchange.cost is not None:

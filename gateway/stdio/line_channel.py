@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from gateway.caller_identity import STDIO
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
@@ -40,10 +40,6 @@ class StdioCaller:
         self.waiting: dict[Id, asyncio.Future[Message]] = {}  # for the server's answers
         self._ended = ""  # why no request goes out any more
         self.has_asked = False  # then any line may answer a request of the gateway's: late, or twice
-
-    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> Self:
-        """The way to the server. `on_message` gets nothing: all other lines of the server pass as ever."""
-        return self
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
@@ -84,12 +80,17 @@ class StdioCaller:
 class StdioReply:
     """The way back of one answer of the gateway's own (`Reply`). `reservation` holds its request too."""
 
+    caller: StdioCaller
     outlet: Outlet
     reservation: Reservation
     request_bytes: int
     streaming: bool = False
     error_code: int | None = None  # of the error that was sent for an answer
     _ended: bool = False
+
+    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> StdioCaller:
+        """The way to the server. `on_message` gets nothing: all other lines of the server pass as ever."""
+        return self.caller
 
     def owe(self, requests: int) -> None:
         """No guard counts over stdio."""

@@ -133,7 +133,7 @@ class StdioProxy:
 
     async def _answer(self, message: Message, position: Position | BadQuery, size_bytes: int, is_full: bool) -> None:
         reservation, began_at = Reservation(self._buffers), self._clock()
-        reply = StdioReply(self._to_client, reservation, size_bytes)
+        reply = StdioReply(self._caller, self._to_client, reservation, size_bytes)
         failed: GatewayError | None = None
         self._access_log.began(message, None)
         try:

@@ -39,15 +39,15 @@ class Caller(Protocol):
     def proof(self) -> str:
         """The header field that proves this request and no other, so that none can be made in its name; or empty."""
 
+
+class Reply(Protocol):
+    """The way back to the requestor of one query, for messages; the last one is the response."""
+
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> Channel:
         """A channel in the caller's name. `on_message` gets every other message that comes with a response.
 
         `as_it_came`: its requests are like the caller's, so the server refuses them if it would refuse the caller's.
         """
-
-
-class Reply(Protocol):
-    """The way back to the requestor of one query, for messages; the last one is the response."""
 
     def owe(self, requests: int) -> None:
         """So many requests of the gateway's are made for it: they count for its client (DESIGN 8.9)."""

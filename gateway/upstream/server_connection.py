@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from gateway.config import Limits
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout
 from gateway.http.header_fields import EVENT_STREAM, Headers
-from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
+from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache, Values
 from gateway.http.response_parser import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
 from gateway.transport.base_connection import Wire
 from gateway.transport.body_stream import NO_TRAILERS, Body
@@ -33,18 +33,19 @@ _INFORMED_REST_S: Final = 0.02
 class Response:
     """The head of an upstream's response, and its body as it comes.
 
-    `head` is shared with those that have the same; `body_bytes` is what `Content-Length` says of this one, or 0.
+    `head` is shared with those that differ in `values` alone; `body_bytes` is what `Content-Length` says, or 0.
     `framing` says what ends the body: "length", "chunked", "close" (the connection's end), or "none" (no body).
     """
 
-    __slots__ = ("_headers", "body", "body_bytes", "framing", "head", "is_changed", "reason", "status")
+    __slots__ = ("_headers", "body", "body_bytes", "framing", "head", "is_changed", "reason", "status", "values")
 
-    def __init__(self, head: ResponseHead, body_bytes: int, framing: Framing, body: Body) -> None:
+    def __init__(self, head: ResponseHead, values: Values, body_bytes: int, framing: Framing, body: Body) -> None:
         self.head = head
         self.status = head.status
         self.reason = head.reason
         self.body_bytes = body_bytes
-        self._headers: Headers | None = head.headers if body_bytes == head.body_bytes else None
+        self.values = values
+        self._headers: Headers | None = None
         self.is_changed = False  # the fields were
         self.framing = framing
         self.body = body
@@ -53,7 +54,7 @@ class Response:
     def headers(self) -> Headers:
         """The fields, as they came until they are changed."""
         if self._headers is None:
-            self._headers = self.head.headers.with_value(b"content-length", b"%d" % self.body_bytes)
+            self._headers = self.head.headers_with(self.values)
         return self._headers
 
     @headers.setter
@@ -221,7 +222,7 @@ class UpstreamConnection(Wire):
         framing: Framing = "none" if self._method == b"HEAD" else head.framing
         self._keep = head.keeps_alive
         self._reader.expect_body(framing)
-        self._response = Response(head, self._reader.stated_bytes, framing, Body(self))
+        self._response = Response(head, self._reader.values, self._reader.stated_bytes, framing, Body(self))
         self.deadline = _NEVER
         if self._head is not None and not self._head.done():
             self._head.set_result(self._response)

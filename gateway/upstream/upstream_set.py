@@ -18,7 +18,7 @@ from gateway.config import Config, ConfigError, HealthCheck, Upstream
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.cors import Cors
 from gateway.http.parsed_head_cache import HeadCache
-from gateway.http.response_parser import ResponseHead
+from gateway.http.response_parser import ResponseHead, may_vary
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.upstream.caller_identity_drift import IdentityDrift
@@ -52,7 +52,7 @@ class Pools:
     def __init__(self, buffers: Buffers, links: Links, on_answer: Callable[[str], Callable[[float], None]]) -> None:
         self.of: dict[str, Pool] = {}
         self.probes: list[asyncio.Task[None]] = []
-        self.heads: HeadCache[ResponseHead] = HeadCache()  # of responses that came before
+        self.heads: HeadCache[ResponseHead] = HeadCache(may_vary)  # of responses that came before
         self._retired: list[Pool] = []
         self._shared = buffers, links
         self._on_answer = on_answer
@@ -69,7 +69,7 @@ class Pools:
             kept[name].state = UpstreamHealth(name, time)
         self._retired += self.of.values()
         self.heads.end()
-        self.heads = HeadCache()
+        self.heads = HeadCache(may_vary)
         self.of = {}
         for u, dialer in zip(config.upstreams, dialers, strict=True):
             context, on_answer = kept.get(u.name) or UpstreamContext(u.name), self._on_answer(u.name)

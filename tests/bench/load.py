@@ -17,14 +17,14 @@ import asyncio
 import functools
 import itertools
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter, perf_counter_ns
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import httptools
 
-from tests.bench import attacks, child
+from tests.bench import attacks, child, traffic
 from tests.bench.attacks import PIECE_BYTES, post, request
 from tests.bench.httpclient import Connection, request_body
 from tests.parsed import Parsed
@@ -34,6 +34,8 @@ PATIENCE_SECONDS: Final = 120.0
 LIMIT_S: Final = 8.0  # of an attack
 PERIOD_S: Final = 0.002
 _NS: Final = 1_000_000_000
+_NEW: Final = traffic.NEW.encode()
+_NEWS: Final = itertools.count(1)
 _PING: Final = post(b"/ping/mcp", request_body("ping", {}))
 _STREAM: Final = request(b"GET /mcp", b"Accept: text/event-stream")
 Protocol = TypeVar("Protocol", bound=Parsed)
@@ -105,10 +107,16 @@ class _Requestor(Parsed):
             run.end(now_ns)
 
 
+def _cycle(texts: list[str]) -> Iterator[bytes]:
+    """The requests again and again, each time with other new ids."""
+    for text in itertools.cycle([text.encode() for text in texts]):
+        yield text.replace(_NEW, b"%08x" % next(_NEWS)) if _NEW in text else text
+
+
 async def requests(command: dict[str, Any]) -> dict[str, Any]:
     """Send requests in turn for `seconds`. `each`: a list of them for each connection."""
     run = _Run(len(command["each"]), command["seconds"])
-    nexts = [itertools.cycle([text.encode() for text in texts]).__next__ for texts in command["each"]]
+    nexts = [_cycle(texts).__next__ for texts in command["each"]]
     made = [await _connect(command["url"], functools.partial(_Requestor, run, following)) for following in nexts]
     for requestor in made:
         requestor.send()

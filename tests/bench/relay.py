@@ -39,8 +39,10 @@ ENVOY_MCP: Final = "Envoy+MCP"
 GATEWAY: Final = "taskgate"
 COMPILED: Final = "compiled"
 # Of requests/s: times those of Envoy, from sources and compiled; likewise of Envoy with its filter.
-PING_GOALS: Final = (1.1, 1.5, None, None)
-MIX_GOALS: Final = (0.8, 1.1, 1.2, 1.6)
+PING_GOALS: Final = (1.1, 1.5, 1.5, None)
+MIX_GOALS: Final = (0.9, 1.1, 1.3, 1.6)
+NEW_GOALS: Final = (0.8, 1.1, 1.15, 1.6)
+NEW_CPU_GOAL: Final = 1.12  # times the CPU of a message without new ids
 BASES: Final = (ENVOY, ENVOY_MCP, GATEWAY)  # of ratios
 ADDED_GOAL: Final = 1.0  # times the median that Envoy adds on one connection
 _TREE: Final = ROOT / "build/bench"  # a copy of the gateway, compiled
@@ -151,6 +153,7 @@ async def run(options: Options) -> list[Table]:
                 await way.measure(load, _ONE, SECONDS_OF_KIND, [[way.ping]])
     ping = f"Relayed ping, {BODY_BYTES}-byte answer, {traffic.CONNECTIONS} keep-alive connections"
     return [
+        _new_ids(of_world),
         _kinds(of_world),
         _throughput(of_world, traffic.MIX.name, "The mix of all kinds", MIX_GOALS),
         _throughput(of_pings, _MANY, ping, PING_GOALS),
@@ -217,6 +220,17 @@ def _throughput(all_ways: list[Way], what: str, title: str, goals: tuple[float |
             table.goals.append(Goal(f"{own}: requests/s / {peer}'s", goal, "", reached, at_least=True))
     rounds = f"median of {len(all_ways[0].rounds[what])} rounds"
     table.notes.append(f"{rounds}; ratios are taken within a round; spread: (fastest - slowest) / median")
+    return table
+
+
+def _new_ids(all_ways: list[Way]) -> Table:
+    what, mix = traffic.MIX_NEW.name, traffic.MIX.name
+    title = "The mix, with a traceparent and an x-request-id that are new in each request, and one in each answer"
+    table = _throughput(all_ways, what, title, NEW_GOALS)
+    own = _named(all_ways, GATEWAY)
+    if own is not None:
+        times = own.median(what, "cpu_us") / own.median(mix, "cpu_us")
+        table.goals.append(Goal("CPU of a message, sources", NEW_CPU_GOAL, "x one without new ids", times))
     return table
 
 

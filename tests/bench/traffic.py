@@ -1,7 +1,8 @@
 """The traffic of real clients: what they send, by kind, and the mix of all kinds, always the same for a seed.
 
 Heads are those that the Python SDK (httpx) and the TypeScript SDK (undici, in Node) send, byte for byte, with a token
-of 600 bytes. An id that is even asks the server of world.py for an event stream, an odd one for JSON.
+of 600 bytes. In the row with new ids a client's tracing adds a `traceparent` to each request, and an ingress behind it
+an `x-request-id`. An id that is even asks the server of world.py for an event stream, an odd one for JSON.
 """
 
 import random
@@ -36,6 +37,12 @@ _UNDICI: Final = (
 )
 
 
+NEW: Final = "@@@@@@@@"  # in a request: eight hexadecimal digits that are new each time it is sent
+NEW_ID: Final = b"\r\nx-request-id: "
+_TRACED: Final = "\r\ntraceparent: 00-4bf92f3577b34da6a3ce929d{new}-00f067aa{new}-01"
+_NUMBERED: Final = NEW_ID.decode() + "4bf92f3577b34da6a3ce929d{new}\r\n\r\n"
+
+
 class Kind(NamedTuple):
     """A row of the table: `methods` with their weights, and which ids the requests have: even, odd, or both."""
 
@@ -45,6 +52,7 @@ class Kind(NamedTuple):
     goal: float | None = None  # times Envoy's CPU time, from sources
     varies: bool = True
     clients: tuple[str, ...] = (_HTTPX,)
+    new_ids: bool = False
 
 
 ONE: Final = Kind("ping, one and the same, JSON", {"ping": 1}, "odd", 0.85, varies=False)
@@ -54,7 +62,9 @@ MIX: Final = Kind(
     "both",
     clients=(_HTTPX, _UNDICI),
 )
+MIX_NEW: Final = MIX._replace(name="the mix, with new ids in heads", new_ids=True)
 KINDS: Final = (
+    MIX_NEW,
     ONE,
     Kind("ping, ids that vary, JSON", {"ping": 1}, "odd", 0.9),
     Kind("tools/call, 10 to 2,000 bytes, JSON", {"tools/call": 1}, "odd", 0.9),
@@ -87,7 +97,14 @@ def _making(task_id: str) -> bytes:
 
 
 def _callers(kind: Kind, chosen: random.Random) -> list[_Caller]:
-    return [_caller(kind.clients[number % len(kind.clients)], chosen) for number in range(CALLERS)]
+    heads = [_with_new_ids(head) if kind.new_ids else head for head in kind.clients]
+    return [_caller(heads[number % len(heads)], chosen) for number in range(CALLERS)]
+
+
+def _with_new_ids(head: str) -> str:
+    token = "\r\nAuthorization: Bearer {token}"
+    traced = head.replace(token, token + _TRACED.format(new=NEW))
+    return traced.removesuffix("\r\n\r\n") + _NUMBERED.format(new=NEW)
 
 
 def requests(kind: Kind, url: str) -> list[list[str]]:

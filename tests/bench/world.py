@@ -8,18 +8,19 @@
     `tools/list`                   ten tools
     `ping`                         an empty result
 
-It parses no JSON, so that a round measures the proxy.
+A request with an `x-request-id` is answered with another one. It parses no JSON, so that a round measures the proxy.
 """
 
 import asyncio
 import re
 from email.utils import formatdate
+from itertools import count
 from time import time
 from typing import Final
 
 import orjson
 
-from tests.bench import child
+from tests.bench import child, traffic
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
@@ -65,6 +66,7 @@ class World(asyncio.Protocol):
 
     transport: asyncio.Transport
     date = b""
+    ids = count(1)
 
     def __init__(self) -> None:
         self._begun = b""
@@ -80,7 +82,11 @@ class World(asyncio.Protocol):
             if len(data) < start + length:
                 break
             session = _SESSION.search(data, 0, start)[1]  # type: ignore[index]
-            self.transport.write(self._answer(session, data[start : start + length]))
+            answer = self._answer(session, data[start : start + length])
+            if data.find(traffic.NEW_ID, 0, start) >= 0:  # answered with an id of the server's own
+                line, _, rest = answer.partition(b"\r\n")
+                answer = b"%b%b%032x\r\n%b" % (line, traffic.NEW_ID, next(World.ids), rest)
+            self.transport.write(answer)
             data = data[start + length :]
         self._begun = data
 

@@ -143,6 +143,35 @@ async def test_the_gateways_own_requests_repeat_nothing_of_one_message(rig: Rig)
             assert request.value(field.partition(b":")[0]) == field.partition(b": ")[2]
 
 
+async def test_each_request_goes_up_with_its_own_ids_though_its_head_is_remembered(gateways: Gateways) -> None:
+    """And so do the gateway's requests that it causes, and the lines of the log."""
+    log = {"level": "debug"}
+    served = Server({None: page([])}, {"ping": {}, "tasks/get": task("t-1")})
+    async with rig_with(gateways, served, index={"max_age": 0, "full_crawl_interval": 0}, log=log) as rig:
+        for number in range(6):
+            given = b"traceparent: 00-%032x-00f067aa0ba902b7-01" % number, b"X-Request-Id: %%b-%d" % number
+            for message in (call("ping"), filtered(taskIds=["t-1"]), call("tasks/get", taskId="t-1")):
+                before = len(rig.upstream.requests)
+                assert "result" in final(await rig.ask(rig.post(message, *given, b"X-Tenant: 100%b")))
+                for request in rig.upstream.requests[before:]:
+                    for field in (*given, b"X-Tenant: 100%b"):
+                        assert request.values(field.partition(b":")[0].lower()) == [field.partition(b": ")[2]]
+        assert len(rig.app._proxy.heads) > 0, "none is remembered"
+        shown = [line.get("request_id") for line in rig.gateway.lines() if line["message"] == "request"]
+        assert shown == [f"%b-{number}" for number in range(6) for _ in range(3)]
+
+
+async def test_a_field_that_the_operator_names_tells_callers_apart_though_it_may_vary(gateways: Gateways) -> None:
+    named = {"identity_headers": ["X-Request-ID"]}
+    async with rig_with(gateways, LISTS_NONE, upstream=named, index={"find_again": "session"}) as rig:
+        for number in range(8):
+            who = b"x-request-id: %d" % (number % 2), b"traceparent: %d" % number
+            if number == 4:
+                await rig.ask(post(call("tools/call", name="x", task={}), *who))
+            else:
+                assert ids(final(await rig.ask(post(filtered(), *who)))) == ["t-1"] * (number > 4 and number % 2 == 0)
+
+
 NAMES = {
     "t-1": b"t-1", "a b": b"a b", "é": b"=?base64?w6k=?=", " t": b"=?base64?IHQ=?=", "a\nb": b"=?base64?YQpi?=",
     "=?base64?eA==?=": b"=?base64?PT9iYXNlNjQ/ZUE9PT89?=", "": b"=?base64??=",

@@ -13,7 +13,7 @@ from gateway.config import Upstream as Config
 from gateway.errors import UpstreamBroken
 from gateway.http.header_fields import Headers
 from gateway.http.parsed_head_cache import HeadCache
-from gateway.http.response_parser import authenticates_connection
+from gateway.http.response_parser import authenticates_connection, may_vary
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.upstream.connection_pool import Pool, UpstreamContext
@@ -228,7 +228,9 @@ class Direct:
         self.upstream = Upstream(listening)
         config = Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/"))
         context, dialer = UpstreamContext("up"), Dialer(config, asyncio.get_running_loop())
-        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache(), context, dialer)
+        self.pool = Pool(
+            config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache(may_vary), context, dialer
+        )
 
     async def ask(self, said: bytes) -> tuple[Peer, bytes]:
         """One exchange, answered with `said`: the server's side of its connection, and the body."""

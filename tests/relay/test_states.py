@@ -26,6 +26,7 @@ from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener
 from gateway.http.header_fields import Headers
 from gateway.http.parsed_head_cache import HeadCache
+from gateway.http.response_parser import may_vary
 from gateway.operate.metrics import Metrics
 from gateway.transport.memory_budget import Buffers
 from tests.states import EVENTS_OF_A_CONNECTION, NEXT, STATES_OF_A_CONNECTION, in_cell
@@ -86,7 +87,7 @@ class Bench:
 
     def __init__(self) -> None:
         counts, limits = (_counts().connection_refused, _counts().handshake_failed), Limits()
-        self.listener = Listener(self._handle, limits, Buffers(limits.held_bytes_max), HeadCache(), *counts)
+        self.listener = Listener(self._handle, limits, Buffers(limits.held_bytes_max), HeadCache(may_vary), *counts)
         self.loop = asyncio.get_running_loop()
         self.client = socket.socket()
         self.client.setblocking(False)

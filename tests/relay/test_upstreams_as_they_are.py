@@ -18,6 +18,7 @@ import pytest
 from gateway.config import ConfigError, Limits, Url, parse
 from gateway.config import Upstream as Config
 from gateway.http.parsed_head_cache import HeadCache
+from gateway.http.response_parser import may_vary
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.upstream.connection_pool import Pool, UpstreamContext
@@ -392,7 +393,7 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
             Dialer(configs[0], asyncio.get_running_loop()),
         )
         pools = [
-            Pool(each, limits, buffers, links, lambda _: None, HeadCache(), UpstreamContext(each.name), dialer)
+            Pool(each, limits, buffers, links, lambda _: None, HeadCache(may_vary), UpstreamContext(each.name), dialer)
             for each in configs
         ]
         began_at = monotonic()

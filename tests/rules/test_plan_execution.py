@@ -205,10 +205,10 @@ async def test_an_answer_of_before_a_refusal_does_not_make_a_caller_accepted() -
     place.asks_first = True
     planner = Planner(place.sessions, LIMITS, NoCounts(), asyncio.get_running_loop().time)
     place.server = cleared
-    await planner.ask_first(place.session, place, outbox())
+    await planner.ask_first(place.session, place, outbox(place.channel))
     assert not place.session.known.has_listed
     place.server = all_is_there
-    await planner.ask_first(place.session, place, outbox())
+    await planner.ask_first(place.session, place, outbox(place.channel))
     assert place.session.known.has_listed
 
 

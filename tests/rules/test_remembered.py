@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from gateway.caller_identity import VARYING
 from gateway.http import parsed_head_cache as remembered
 from gateway.http.header_fields import Headers
-from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
-from gateway.http.request_parser import Head, Refusal, RequestReader
+from gateway.http.parsed_head_cache import ConnectionHeads, Cut, HeadCache, Onward
+from gateway.http.request_parser import Head, Refusal, RequestReader, read_head
 
 HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
 PLAIN = b"POST /mcp HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\nContent-Length: %b\r\n\r\n"
@@ -43,10 +44,23 @@ def told(event: Any) -> Any:
     return (event.status, str(event)) if isinstance(event, Refusal) else event
 
 
-def keep(recall: ConnectionHeads[Any], heads: HeadCache[Any], head: bytes, length: int, kept: object) -> None:
+def cache() -> HeadCache[Any]:
+    return HeadCache(VARYING.__contains__)
+
+
+def keep_once(recall: ConnectionHeads[Any], heads: HeadCache[Any], data: bytes, kept: object = "kept") -> bool:
+    head = read_head(data, heads.varies.cut(data))
+    return head.cut is not None and recall.keep(heads, head.cut, head.headers, head.body_bytes, kept)
+
+
+def keep(recall: ConnectionHeads[Any], heads: HeadCache[Any], data: bytes, kept: object = "kept") -> None:
     """The head comes twice: then it is kept."""
     for _ in range(2):
-        recall.keep(heads, head, length, kept)
+        keep_once(recall, heads, data, kept)
+
+
+def finds(recall: ConnectionHeads[Any], data: bytes) -> bool:
+    return not isinstance(recall.find(data), Cut | None)
 
 
 def read(pieces: list[bytes], recall: ConnectionHeads[Any] | None, heads: HeadCache[Any]) -> list[Any]:
@@ -57,8 +71,10 @@ def read(pieces: list[bytes], recall: ConnectionHeads[Any] | None, heads: HeadCa
         reader.add(piece)
         while reader.pending_bytes:
             for event in reader.read():
-                if isinstance(event, Head) and event.raw and recall is not None:
-                    keep(recall, heads, event.raw, event.body_bytes, SimpleNamespace(head=event))
+                if isinstance(event, Head) and event.cut is not None and recall is not None:
+                    kept = SimpleNamespace(head=event, onward=Onward(event.cut.varies))
+                    for _ in range(2):
+                        recall.keep(heads, event.cut, event.headers, event.body_bytes, kept)
                 if events and isinstance(event, bytes) and isinstance(events[-1], bytes):
                     events[-1] += event
                 else:
@@ -68,7 +84,7 @@ def read(pieces: list[bytes], recall: ConnectionHeads[Any] | None, heads: HeadCa
 
 def same(*messages: list[bytes]) -> None:
     """Each message is a list of pieces. On one connection, and on one connection each, twice over."""
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=cache())
     for one in (*messages, [piece for message in messages for piece in message]) * 2:
         assert read(one, ConnectionHeads(source), source.heads) == read(one, None, source.heads)
 
@@ -82,8 +98,36 @@ def test_a_head_that_differs_is_another_head(lie: bytes) -> None:
         same(plain, [lie, BODY[:5]], [lie[:30], lie[30:] + BODY[:5]])
 
 
+def test_a_head_whose_ids_are_new_is_not_read_again() -> None:
+    source: Any = SimpleNamespace(heads=cache())
+    ids = b"traceparent: 00-%032x-1-01\r\nX-Request-ID: %x\r\nHost"
+    for number in range(9):
+        head = (PLAIN % b"5").replace(b"Host", ids % (number, number))
+        reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, ConnectionHeads(source))
+        reader.add(head + b"12345")
+        event = reader.read()[0]
+        assert isinstance(event, Head)
+        assert (event.remembered is not None) is (number > 3), "twice for the ids, and twice for the head"
+        assert event.headers.get(b"x-request-id") == b"%x" % number
+        assert event.headers.get(b"traceparent") == b"00-%032x-1-01" % number
+        if event.cut is not None:
+            caller = SimpleNamespace(head=event, onward=Onward(event.cut.varies))
+            ConnectionHeads[Any](source).keep(source.heads, event.cut, event.headers, 5, caller)
+
+
+def test_a_connection_that_ends_its_configuration_remembers_no_head_by_what_varied_in_it() -> None:
+    """The new one may tell callers apart by an id that varied in the old."""
+    old, new = cache(), HeadCache[Any](lambda _: False)
+    head = read_head(PLAIN % b"5", old.varies.cut(PLAIN % b"5"))
+    assert head.cut is not None
+    source: Any = SimpleNamespace(heads=new)
+    for _ in range(3):
+        assert not ConnectionHeads[Any](source).keep(new, head.cut, head.headers, 5, "kept")
+    assert len(new) == 0
+
+
 def test_the_length_is_that_of_each_message() -> None:
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=cache())
     recall: ConnectionHeads[Any] = ConnectionHeads(source)
     read([PLAIN % b"5" + b"12345"], recall, source.heads)
     reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, recall)
@@ -98,64 +142,65 @@ def test_the_length_is_that_of_each_message() -> None:
 
 
 def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=cache())
     flood, other = ConnectionHeads[Any](source, "a"), ConnectionHeads[Any](source, "a")
-    keep(other, source.heads, PLAIN % b"5", 5, "kept")
+    keep(other, source.heads, PLAIN % b"5")
     for number in range(3 * remembered.OF_ONE_CONNECTION_MAX):
-        keep(flood, source.heads, (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d" % number), 5, "flood")
+        keep(flood, source.heads, (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d" % number), "flood")
     assert len(source.heads) == remembered.OF_ONE_CONNECTION_MAX + 1
     found = other.find(PLAIN % b"7")
     assert found is not None
-    assert found == ("kept", len(PLAIN % b"7"), 7)
-    assert ConnectionHeads[Any](source, "b").find(PLAIN % b"7") is None, "another way found it"
+    assert found == ("kept", (b"7",), len(PLAIN % b"7"), 7)
+    assert not finds(ConnectionHeads[Any](source, "b"), PLAIN % b"7"), "another way found it"
     for now in range(int(2 * remembered.IDLE_S)):
         source.heads.sweep(now)
         if now % 10 == 0:
-            assert other.find(PLAIN % b"5") is not None
+            assert finds(other, PLAIN % b"5")
     assert len(source.heads) == 1, "the flood is unused"
     assert not flood.added
     for now in range(int(2 * remembered.IDLE_S), int(3 * remembered.IDLE_S) + 2):
         source.heads.sweep(now)
     assert len(source.heads) == source.heads.size_bytes == 0
-    assert other.find(PLAIN % b"5") is None, "the connection kept it"
+    assert not finds(other, PLAIN % b"5"), "the connection kept it"
 
 
 def test_a_configuration_that_ends_takes_all_its_heads_along() -> None:
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=cache())
     recall = ConnectionHeads[Any](source)
-    keep(recall, source.heads, PLAIN % b"5", 5, "kept")
-    assert recall.find(PLAIN % b"5") is not None
-    old, source.heads = source.heads, HeadCache()
+    keep(recall, source.heads, PLAIN % b"5")
+    assert finds(recall, PLAIN % b"5")
+    old, source.heads = source.heads, cache()
     old.end()
-    assert recall.find(PLAIN % b"5") is None
-    keep(recall, old, PLAIN % b"5", 5, "late")
+    assert not finds(recall, PLAIN % b"5")
+    keep(recall, old, PLAIN % b"5")
     assert len(old) == 0
 
 
 def test_the_table_is_bounded() -> None:
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=cache())
     padding = b"x" * 3000
     for number in range(5000):
         head = (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d%b" % (number, padding if number % 2 else b""))
-        keep(ConnectionHeads[Any](source), source.heads, head, 5, "kept")
+        keep(ConnectionHeads[Any](source), source.heads, head)
         assert len(source.heads) <= remembered.ENTRIES_MAX
         assert source.heads.size_bytes <= remembered.BYTES_MAX
     assert len(source.heads) > 500
     large = (PLAIN % b"5").replace(b"Bearer t", b"Bearer " + b"x" * remembered.HEAD_BYTES_MAX)
-    keep(ConnectionHeads[Any](source), source.heads, large, 5, "kept")
+    keep(ConnectionHeads[Any](source), source.heads, large)
     assert ConnectionHeads[Any](source).find(large) is None
 
 
 def test_a_head_that_comes_once_takes_no_memory() -> None:
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=cache())
     for number in range(3000):
-        head = (PLAIN % b"5").replace(b"Host", b"X-Request-Id: %d\r\nHost" % number)
-        ConnectionHeads[Any](source).keep(source.heads, head, 5, "kept")
+        keep_once(
+            ConnectionHeads[Any](source), source.heads, (PLAIN % b"5").replace(b"Host", b"X-Id: %d\r\nHost" % number)
+        )
     assert len(source.heads) < 300, "few share a slot"
     for now in (0, 30, 60, 90, 120):
         source.heads.sweep(now)
     recall = ConnectionHeads[Any](source)
-    recall.keep(source.heads, PLAIN % b"5", 5, "kept")
-    assert recall.find(PLAIN % b"5") is None, "it came once"
-    recall.keep(source.heads, PLAIN % b"6", 6, "kept")
-    assert recall.find(PLAIN % b"5") is not None
+    keep_once(recall, source.heads, PLAIN % b"5")
+    assert not finds(recall, PLAIN % b"5"), "it came once"
+    keep_once(recall, source.heads, PLAIN % b"6")
+    assert finds(recall, PLAIN % b"5")

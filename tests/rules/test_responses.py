@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.http.message_reader import whole_body
 from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
-from gateway.http.response_parser import BadResponse, ResponseReader
+from gateway.http.response_parser import BadResponse, ResponseReader, may_vary
 from gateway.upstream.server_connection import Response
 from tests.rules.test_remembered import BODY, LIES, PLAIN
 
@@ -21,7 +21,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 def reader_of(source: Any = None) -> ResponseReader:
     """A reader for a connection; with `source` it finds the heads that came before on others."""
-    return ResponseReader(BYTES_MAX, FIELDS_MAX, ConnectionHeads(source or SimpleNamespace(heads=HeadCache())))
+    return ResponseReader(BYTES_MAX, FIELDS_MAX, ConnectionHeads(source or SimpleNamespace(heads=HeadCache(may_vary))))
 
 
 def read(pieces: list[bytes], method: bytes = b"GET", reader: ResponseReader | None = None) -> Any:
@@ -37,7 +37,7 @@ def read(pieces: list[bytes], method: bytes = b"GET", reader: ResponseReader | N
             while not final and reader.pending_bytes:
                 if (head := reader.head()) is not None:
                     framing: Any = "none" if method == b"HEAD" else head.framing
-                    response = Response(head, reader.stated_bytes, framing, anything)
+                    response = Response(head, reader.values, reader.stated_bytes, framing, anything)
                     heads.append((head.status, head.reason, list(response.headers), framing, reader.stated_bytes))
                     heads.append((head.keeps_alive, head.authenticates, head.kind))
                     final = head.status >= 200
@@ -133,7 +133,7 @@ def test_a_response_is_read_alike_wherever_it_is_split(sent: list[bytes], places
 
 def same(*sent: list[bytes]) -> None:
     """Each response is a list of pieces. It is read alike when its head came before: here, or elsewhere."""
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=HeadCache(may_vary))
     one = reader_of(source)
     for pieces in sent * 3:
         for method in (b"GET", b"HEAD"):
@@ -175,7 +175,7 @@ NEVER = {
 
 @pytest.mark.parametrize("head", NEVER.values(), ids=NEVER)
 def test_a_head_that_is_never_remembered(head: bytes) -> None:
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=HeadCache(may_vary))
     for _ in range(3):
         read([head], reader=reader_of(source))
         assert not source.heads
@@ -185,7 +185,7 @@ def test_a_head_that_is_never_remembered(head: bytes) -> None:
 
 
 def test_a_head_that_came_before_is_not_read_again() -> None:
-    source: Any = SimpleNamespace(heads=HeadCache())
+    source: Any = SimpleNamespace(heads=HeadCache(may_vary))
     seen = []
     for length in (0, 5, 9, 10, 4096):
         reader = reader_of(source)
