@@ -47,6 +47,20 @@ end
 return flat
 """
 
+# Sets, each with an entry that may be in other sets, which come last. Of each: its last entry, empty if there is none
+# or it is too large; then whether each of the others has that other entry.
+_LASTS: Final = """
+local sets, found = #ARGV - 1, {}
+for at = 1, sets do
+    local last = redis.pcall('ZREVRANGE', KEYS[at], 0, 0)[1]
+    found[#found + 1] = (last and #last <= tonumber(ARGV[1])) and last or ''
+    for other = sets + 1, #KEYS do
+        found[#found + 1] = type(redis.pcall('ZSCORE', KEYS[other], ARGV[at + 1])) == 'string' and 1 or 0
+    end
+end
+return found
+"""
+
 
 Command: TypeAlias = tuple[Any, ...]
 
@@ -58,6 +72,14 @@ class Read(NamedTuple):
     tasks: list[bytes]  # the identity's entries behind the place that was asked for, in order
     place: int  # the place of the last of them
     complete: bool  # whether these are all
+
+
+class Lasts(NamedTuple):
+    """A question for the last entries of sets."""
+
+    sets: tuple[str, ...]  # names
+    entries: tuple[bytes, ...]  # one for each of them
+    others: tuple[str, ...]  # names of sets that may have these entries
 
 
 class Answers(NamedTuple):
@@ -108,9 +130,10 @@ class Batch:
         self._old: defaultdict[str, set[bytes]] = defaultdict(set)
         self._new: defaultdict[str, dict[bytes, None]] = defaultdict(dict)  # in order
         self._asked: dict[tuple[str, str, int], asyncio.Future[Read | None]] = {}
+        self._lasts: dict[Lasts, asyncio.Future[list[bytes | int] | None]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._dropped or self._values or self._new or self._asked)
+        return bool(self._dropped or self._values or self._new or self._asked or self._lasts)
 
     def put(self, name: str, value: bytes) -> None:
         self.size += name not in self._values
@@ -153,6 +176,12 @@ class Batch:
             self._asked[name] = asyncio.get_running_loop().create_future()
         return self._asked[name]
 
+    def ask_lasts(self, lasts: Lasts) -> "asyncio.Future[list[bytes | int] | None]":
+        """The last entry of each set, and which of the others have its entry, one after another."""
+        if lasts not in self._lasts:
+            self._lasts[lasts] = asyncio.get_running_loop().create_future()
+        return self._lasts[lasts]
+
     def commands(self, value_ms: int, entries_ms: int) -> list[Command]:
         found: list[Command] = [("UNLINK", *self._dropped)] if self._dropped else []
         found += [("SET", name, value, "PX", value_ms) for name, value in self._values.items()]
@@ -162,10 +191,18 @@ class Batch:
         for value_name, entries_name, after in self._asked:
             found.append(("GETRANGE", value_name, 0, _BYTES_MAX - 1))
             found.append(("EVAL", _ENTRIES, 1, entries_name, after, READ_AT_ONCE, _BYTES_MAX))
+        for sets, entries, others in self._lasts:
+            found.append(("EVAL", _LASTS, len(sets) + len(others), *sets, *others, _BYTES_MAX, *entries))
         return found
 
     def answer(self, results: list[Any], last: str) -> Answers:
         """Answer the questions from the results of all commands, and of one more that reads the key `last`."""
+        end = len(results) - len(self._lasts) - 1
+        for asked_lasts, lasts in zip(self._lasts.values(), results[end:-1], strict=True):
+            if not asked_lasts.done():
+                asked_lasts.set_result(None if isinstance(lasts, ResponseError) else lasts)
+        failed = [error for error in errors(results) if not _is_wrong(error)]
+        results = [*results[:end], results[-1]]
         first = len(results) - 2 * len(self._asked) - 1
         for at, ((_, _, after), asked) in enumerate(self._asked.items()):
             pair = results[first + 2 * at : first + 2 * at + 2]
@@ -176,13 +213,15 @@ class Batch:
         names = [*written, *(name for asked in self._asked for name in asked[:2]), last]
         by_name = zip(names, results[bool(self._dropped) :], strict=True)
         wrong = {name: error for name, error in by_name if _is_wrong(error)}
-        return Answers([e for e in errors(results) if not _is_wrong(e)], wrong, set(written) - set(wrong))
+        return Answers(failed, wrong, set(written) - set(wrong))
 
     def give_up(self) -> None:
-        for asked in self._asked.values():
+        questions: list[asyncio.Future[Any]] = [*self._asked.values(), *self._lasts.values()]
+        for asked in questions:
             if not asked.done():
                 asked.set_result(None)
         self._asked.clear()
+        self._lasts.clear()
 
 
 def errors(results: Iterable[Any]) -> list[ResponseError]:

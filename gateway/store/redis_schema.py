@@ -19,7 +19,7 @@ from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import apart
-from gateway.store.redis_command_queue import Ending, Read
+from gateway.store.redis_command_queue import Ending, Lasts, Read
 from gateway.store.redis_connection import Pipeline, StoreState
 from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX
@@ -121,6 +121,22 @@ class RedisStore(Pipeline):
         for name in filter(None, (self.name_of_value(key), self.name_of_entries(key))):
             self.waiting.end(Ending(name))
             self.soon()
+
+    async def lasts(
+        self, sets: Iterable[Key], entries: Iterable[bytes], others: Iterable[Key]
+    ) -> list[bytes | int] | None:
+        """As of `Batch.ask_lasts`; None if the store does not say it within `timeout`."""
+        names, other_names = (tuple(map(self.name_of_entries, keys)) for keys in (sets, others))
+        if self.answers_late or None in names or None in other_names:
+            return None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                asked = self.waiting.ask_lasts(Lasts(names, tuple(entries), other_names))  # type: ignore[arg-type]
+                self.now()
+                return await asyncio.shield(asked)
+        except TimeoutError:
+            self.note_late()
+            return None
 
     async def read(self, key: Key, after: int) -> Read | None:
         """What the store has, behind the place `after`; None if it does not say so within `timeout`."""

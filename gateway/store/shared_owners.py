@@ -21,15 +21,16 @@ from gateway.mcp.task import Moment
 from gateway.owners.ids_in_messages import GUARD, Made
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, OwnerKey
 from gateway.owners.task_owners import OwnTasks
-from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone, updates_in
+from gateway.store.redis_schema import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, updates_in
 from gateway.tasks.single_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
 _NOT_HEARD: Final = (0, 0, float("-inf"))  # epoch, place, when
 _USED_MAX: Final = 100_000  # keys
-_AT_ONCE: Final = 200  # questions, entries
+_AT_ONCE: Final = 200  # entries
 _EARLIER_MAX: Final = 4  # makings, the last of them this one
 _WAITS_S: Final = (0.0, 0.05, 0.2)  # for what another replica has just seen made to be in the store
+_WAIT_S: Final = 0.25  # for all of that
 
 
 class SharedOwn(OwnTasks):
@@ -88,15 +89,39 @@ class SharedOwn(OwnTasks):
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
         if not task_ids or not owners:
             return not task_ids
+        if self.owns(owners, *task_ids):  # another replica may know better
+            ids = [str(task_id) for task_id in task_ids]
+            await (self.learn(owners) if all(map(self._place, owners)) else self._look(owners, ids))
+        began_s = self._now().at
         for wait_s in _WAITS_S:
+            if self._now().at + wait_s - began_s > _WAIT_S:
+                break
             await asyncio.sleep(wait_s)
-            has_learnt = await self.learn(owners, again=not self.owns(owners, *task_ids))
+            unknown = [i for i in task_ids if isinstance(i, str) and not self.owns(owners, i)]
+            has_learnt = not unknown or await self._look(owners, unknown)
             if self.owns(owners, *task_ids):
                 self._use(owners, task_ids)
                 return True
             if not has_learnt:
                 raise Overloaded(f"{GUARD}: the store does not answer, and this task is not known here")
         return False
+
+    async def _look(self, owners: Sequence[OwnerKey], task_ids: Sequence[str]) -> bool:
+        """Learn by one question which tasks have any of these owners. Returns whether that could be told."""
+        server, count = owners[0][0], 1 + len(owners)
+        sets, entries = [_key_of_task(server, i) for i in task_ids], [entry_of(i, None) for i in task_ids]
+        if (found := await self._store.lasts(sets, entries, map(_key_of, owners))) is None:
+            return False
+        for at, task_id in enumerate(task_ids):
+            last, *has = found[at * count : (at + 1) * count]
+            all_ = tuple((server, *each) for each in decoded(_owners, bytes(last)) or ())
+            his = [owner for owner, listed in zip(owners, has, strict=True) if listed and owner in all_]
+            if new := [owner for owner in his if not self.owns([owner], task_id)]:
+                self.give(server, new, all_, Made(task_id, 0.0))
+            for owner in owners:
+                if owner not in his and last and self._store.is_up and self.owns([owner], task_id):
+                    self.take_away(owner, task_id)
+        return True
 
     def _use(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> None:
         """Have the store keep what is in use."""
@@ -119,41 +144,42 @@ class SharedOwn(OwnTasks):
                 self._store.add(_key_of(owner), [DOUBT], [DOUBT], owed=True)  # so the others hear of it
         super().end_all(key)
 
-    async def learn(self, owners: Sequence[OwnerKey], again: bool = False) -> bool:
-        """Learn what other replicas know of these owners, if that is due or `again`. Returns whether it could be."""
-        asked = self._now()
-        behind = [o for o in owners if again or asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._max_age_s / 2]
-        return all([await self._learn(owner, asked) for owner in behind])
+    async def learn(self, owners: Sequence[OwnerKey]) -> bool:
+        """Learn what other replicas know of these owners, if that is due. Returns whether it could be."""
+        asked, epoch = self._now(), self._store.epoch
+        behind = [o for o in owners if asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._max_age_s / 2]
+        return await self._learn(behind, asked, epoch) if behind else True
 
-    async def _learn(self, owner: OwnerKey, asked: Moment) -> bool:
-        epoch, place, _ = self._heard.get(owner, _NOT_HEARD)
-        after = place if epoch == self._store.epoch and self.stored.get(owner) is not None else 0
-        epoch = self._store.epoch
-        read = await self._store.read(_key_of(owner), after)
-        if read is None:
-            return False
-        new = dict[str, None]()
-        for each in updates_in(read.tasks):
-            if each.id is None:  # the session has ended
-                new.clear()
-                self.stored.take_out(owner)
-                continue
-            new.pop(each.id, None)
-            if not each.gone:
-                new[each.id] = None
-            elif self.owns([owner], each.id):
-                self.take_away(owner, each.id)
-        unknown = [task_id for task_id in new if not self.owns([owner], task_id)]
+    async def _learn(self, owners: Sequence[OwnerKey], asked: Moment, epoch: int) -> bool:
+        reads = await asyncio.gather(*(self._store.read(_key_of(o), self._place(o)) for o in owners))
+        new = dict[str, None]()  # that any of these owners may have
+        for owner, read in zip(owners, reads, strict=True):
+            for start in range(0, 0 if read is None else len(read.tasks), _AT_ONCE):
+                await asyncio.sleep(0)
+                self._take_updates(owner, updates_in((read.tasks if read else [])[start : start + _AT_ONCE]), new)
+        unknown = [task_id for task_id in new if not all(self.owns([owner], task_id) for owner in owners)]
         for start in range(0, len(unknown), _AT_ONCE):
-            some = unknown[start : start + _AT_ONCE]
-            found = await asyncio.gather(*(self._makings(owner[0], task_id) for task_id in some))
-            for task_id, makings in zip(some, found, strict=True):
-                if makings is None:
-                    return False
-                if makings and owner in makings[-1]:
-                    self.give(owner[0], [owner], makings[-1], Made(task_id, 0.0))
-        self._heard[owner] = epoch, read.place, asked.at
-        return read.complete
+            if not await self._look(owners, unknown[start : start + _AT_ONCE]):
+                return False
+        for owner, read in zip(owners, reads, strict=True):
+            if read is not None:
+                self._heard[owner] = epoch, read.place, asked.at
+        return all(read is not None and read.complete for read in reads)
+
+    def _place(self, owner: OwnerKey) -> int:
+        """The place of the last entry of an owner that was taken in; 0 if what was heard has been forgotten."""
+        epoch, place, _ = self._heard.get(owner, _NOT_HEARD)
+        return place if epoch == self._store.epoch and self.stored.get(owner) is not None else 0
+
+    def _take_updates(self, owner: OwnerKey, said: Iterable[ReplicaUpdate], new: dict[str, None]) -> None:
+        """Take away what is told to be an owner's no more; add to `new` what may be his."""
+        for update in said:
+            if update.id is None:  # the session has ended
+                self.stored.take_out(owner)
+            elif not update.gone:
+                new[update.id] = None
+            elif self.owns([owner], update.id):
+                self.take_away(owner, update.id)
 
     def tell_all(self) -> Iterator[None]:
         """Tell the store again whose each task is, piece by piece. What it has stays in its order."""
