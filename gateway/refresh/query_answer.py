@@ -161,9 +161,16 @@ class Planner:
         oldest_s = max(session.as_of.at, came.at - self._ages.max_age_s)
         return Answer(page, time.time() - (self._clock() - oldest_s), "index", plan.reason, 0)
 
+    def was_asked(self, session: Session, caller: Caller) -> bool:
+        """Whether the server need not be asked as the caller does: for nothing, or because it has just answered."""
+        if not (asks := caller.asks_first):
+            return True
+        (asked_as, at), now = session.known.asked_as, self._sessions.now()
+        return asked_as == asks and now.at - at < self._ages.max_age_s and not session.known.is_hidden(now.order)
+
     async def ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
-        if not caller.asks_first:
+        if self.was_asked(session, caller):
             return
         waiter.reply.owe(1)
 
@@ -181,6 +188,7 @@ class Planner:
                 self._sessions.refuse(session)
         if bytes(response.error):
             raise UpstreamFailed(bytes(response.error))
+        known.asked_as = caller.asks_first, asked.at
         known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
 
     async def check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
@@ -349,7 +357,7 @@ class Answerer:
             if isinstance(position, BadQuery):
                 await self._refuse(session, reply, caller, message, position)
                 return
-            answer = None if caller.asks_first else self._planner.at_once(session, position)
+            answer = self._planner.at_once(session, position) if self._planner.was_asked(session, caller) else None
             if answer is None:
                 waiter = Waiter(reply, message, self._clock)
                 await self._planner.ask_first(session, caller, waiter)

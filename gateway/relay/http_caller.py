@@ -124,11 +124,14 @@ class HttpCaller:
         return not (is_later or self.authenticates or self.is_of_http_sse)
 
     @property
-    def asks_first(self) -> bool:
-        """Whether the server may refuse the request for its revision or its `Accept`, and so is asked (DESIGN 5.1)."""
+    def asks_first(self) -> bytes:
+        """The revision and `Accept`, if the server may refuse the request for them, and so is asked (DESIGN 5.1)."""
         version = self.headers.get(b"mcp-protocol-version")
         accepted = {member.partition(b";")[0].strip() for member in self.headers.tokens(b"accept")}
-        return version not in (None, LAST_REVISION) or not accepted >= {JSON, EVENT_STREAM}
+        accepts_both = b"*/*" in accepted or accepted >= {JSON, EVENT_STREAM}  # RFC 9110, 12.5.1
+        if version in (None, LAST_REVISION) and accepts_both:
+            return b""
+        return b"\n".join([version or b"", *self.headers.all(b"accept")]) or b"\n"
 
     def channel(
         self, head: Head, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False

@@ -30,7 +30,7 @@ class StdioCaller:
     """The client, and the channel for requests in its name. Their ids, and no others, begin with OWN."""
 
     key = STDIO
-    asks_first = False  # no field goes with a message, so the server would refuse none
+    asks_first = b""  # no field goes with a message, so the server would refuse none
     proof = ""
     filter = None
     is_served = True

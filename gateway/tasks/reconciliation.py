@@ -62,6 +62,7 @@ class Known(msgspec.Struct):
     outgrown: str = ""  # what the session has more of than an index may hold, as far as is known: nothing is taken in
     outgrown_until: float = float("-inf")  # until then no crawl tries again
     has_listed: bool = False  # a `tasks/list` has succeeded
+    asked_as: tuple[bytes, float] = (b"", 0.0)  # for what its caller was asked first, with success, and when (5.1)
     listing: Listing = Listing.NEITHER
     pages: int = 0  # of the last crawl
     cursors: list[str | None] = []  # of the last pages; the last one is at the end

@@ -32,8 +32,8 @@ class Caller(Protocol):
         """Whether his lists may be filtered here (DESIGN 3.9, 3.11)."""
 
     @property
-    def asks_first(self) -> bool:
-        """Whether the server may refuse this request though it accepts the gateway's own (DESIGN 5.1)."""
+    def asks_first(self) -> bytes:
+        """What the server may refuse this request for though it accepts the gateway's own (DESIGN 5.1); or empty."""
 
     @property
     def proof(self) -> str:

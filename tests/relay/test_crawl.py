@@ -496,3 +496,14 @@ async def test_without_an_age_each_query_asks_however_soon_it_follows(gateways: 
             client = await rig.client(*queries)
             assert ids(final(await client.response(len(queries)))) == ["t-0"]
             assert len(rig.upstream.requests) == count * len(queries)
+
+
+@pytest.mark.parametrize(("accept", "more"), [(b"*/*", 0), (b"text/plain, */*;q=0.1", 0), (b"application/json", 1)])
+async def test_what_a_client_accepts_costs_one_request_at_most(gateways: Gateways, accept: bytes, more: int) -> None:
+    """curl's `Accept: */*` accepts both types (RFC 9110, 12.5.1). The server was asked as the client does each time."""
+    async with rig_with(gateways, gives(page(TASKS)), index={"max_age": "1h"}) as rig:
+        asked = rig.post(filtered(7)).replace(b"application/json, text/event-stream", accept)
+        earlier = rig.post(filtered(7), b"Mcp-Protocol-Version: 2025-06-18")
+        for each, count in ((asked, 1 + more), (asked, 1 + more), (earlier, 2 + more), (earlier, 2 + more)):
+            assert ids(final(await rig.ask(each))) == ALL
+            assert len(rig.asked("tasks/list")) == count

@@ -38,7 +38,7 @@ TASKS: Final = [plain.raw_task(f"t-{number}", "working", CREATED, None) for numb
 class Place:
     filter = None
     is_served = True
-    asks_first = False
+    asks_first = b""
     proof = ""
     key = KEY
 
@@ -202,7 +202,7 @@ async def test_an_unknown_task_that_cannot_be_asked_for_fails_a_few_queries_and_
 
 async def test_an_answer_of_before_a_refusal_does_not_make_a_caller_accepted() -> None:
     place = Place("knock")
-    place.asks_first = True
+    place.asks_first = b"text/plain"
     planner = Planner(place.sessions, LIMITS, NoCounts(), asyncio.get_running_loop().time)
     place.server = cleared
     await planner.ask_first(place.session, place, outbox(place.channel))
