@@ -91,9 +91,9 @@ class App:
         self._sessions = self._shared or Sessions(config.index, CapabilityCache(clock), clock, config.guards.own_tasks)
         self._links = base_connection.Links()
         self._buffers = memory_budget.Buffers(config.limits.held_bytes_max)
-        self._pools = Pools(self._buffers, self._links, self.metrics.responses)
-        self._guards = guards_of(config.guards, clock)
         self._failed = repeated_log_lines.LogLimit(clock)
+        self._pools = Pools(self._buffers, self._links, self.metrics.responses, self._failed)
+        self._guards = guards_of(config.guards, clock)
         self._server: asyncio.Server | TlsServer | None = None
         self._apply(built)
         counts = self.metrics.connection_refused, self.metrics.handshake_failed

@@ -22,6 +22,7 @@ from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import ResponseHead
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers, Capacity
+from gateway.transport.repeated_log_lines import LogLimit
 from gateway.transport.tls_certificates import unreachable
 from gateway.upstream.caller_identity_drift import IdentityDrift
 from gateway.upstream.dial import Dialer
@@ -110,8 +111,6 @@ class Call:
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head, once enough of the request has been sent. How fast it came is told, unless it waits."""
         response, pool = await self._connection.head(timeout_s), self._pool
-        if pool.state.now is not UP and not self._is_check:
-            pool.state.answered()
         if self._client is None or not self._client.waits_for_news:
             pool.on_answer(perf_counter() - self._began_at)
         return response
@@ -120,6 +119,8 @@ class Call:
         pool, client, connection = self._pool, self._client, self._connection
         pool.context.slots.change(-1)
         pool.active.discard(connection)
+        if pool.state.now is not UP and connection.is_whole and not self._is_check:
+            pool.state.answered()
         if not self._sent or not connection.reusable or connection.lost:
             connection.abort()
         elif connection.authenticates or (client is not None and client.authenticates):
@@ -132,9 +133,9 @@ class Call:
 class UpstreamContext:
     """What the gateway knows of an upstream and counts there. It outlives a reload, unless the upstream is another."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, said: LogLimit) -> None:
         self.server = ServerKey(name, next(_numbers))
-        self.state = UpstreamHealth(name, time)
+        self.state = UpstreamHealth(name, time, said)
         self.distrusted_until = 0.0
         self.slots = Capacity(0)  # for requests at one time: `requests_max` of them
         self.cors = Cors()

@@ -10,7 +10,7 @@ What leads from one state to the next (`-`: cannot be). The last three are all d
     SILENT         UP           SILENT          SILENT        SILENT            UP             UNHEALTHY
     UNHEALTHY      UNHEALTHY    UNHEALTHY       UNHEALTHY     UNHEALTHY         UP             UNHEALTHY
 
-"Answered": the head of a response has come, whatever its status. "No answer": none in time, or it broke off. Nothing is
+"Answered": a whole response has come, whatever its status. "No answer": none in time, or it broke off. Nothing is
 said of an idle connection that the server has closed, and of an answer for which the gateway has no room. A check fails
 if its answer has a status of 500 or above.
 """
@@ -20,6 +20,8 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
+
+from gateway.transport.repeated_log_lines import LogLimit
 
 log = logging.getLogger("taskgate.upstream")
 
@@ -38,15 +40,16 @@ UP: Final = UpstreamState.UP  # to get a member from its class costs a call of a
 
 
 class UpstreamHealth:
-    """The state of the upstream `upstream`. Times are of `clock`, in seconds since 1970."""
+    """The state of the upstream `upstream`. Times are of `clock`, in seconds since 1970. `said` writes the log."""
 
-    def __init__(self, upstream: str, clock: Callable[[], float]) -> None:
+    def __init__(self, upstream: str, clock: Callable[[], float], said: LogLimit) -> None:
         self.now = UpstreamState.NOT_ASKED
         self.since = clock()  # of not asked yet, up, or down
         self.why = ""  # it is down, in words; empty while it is not
         self.went_down = asyncio.Event()  # set while it is down
         self._upstream = upstream
         self._clock = clock
+        self._said = said
 
     @property
     def is_down(self) -> bool:
@@ -86,7 +89,8 @@ class UpstreamHealth:
         told = {"upstream": self._upstream, "before": before, "seconds": round(self.since - since, 3)}
         if self.is_down:
             self.went_down.set()
-            log.warning("the upstream is down", extra={**told, "why": why})
+            level, message, told = logging.WARNING, "the upstream is down", {**told, "why": why}
         else:
             self.went_down.clear()
-            log.info("the upstream is up", extra=told)
+            level, message = logging.INFO, "the upstream is up"
+        self._said.say(log, level, message, told, self._upstream, kind="the state of an upstream")

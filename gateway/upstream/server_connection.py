@@ -132,6 +132,11 @@ class UpstreamConnection(Wire):
             self.deadline, self.timeout_s = self.loop.time() + timeout_s, timeout_s
         return await self._head
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether a whole response has come in this exchange."""
+        return self._response is not None and self._response.body.is_whole
+
     def end(self) -> None:
         """The exchange is over: drop what nobody has read, and what refers back to the connection."""
         if self._response is not None:
@@ -149,7 +154,7 @@ class UpstreamConnection(Wire):
     # ---- the transport ----
 
     def data_received(self, data: bytes) -> None:
-        if not self._asked or (self._response is not None and self._response.body.is_whole):
+        if not self._asked or self.is_whole:
             self._unasked()
             return
         self.answered = self.moved = True

@@ -21,6 +21,7 @@ from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import ResponseHead, may_vary
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
+from gateway.transport.repeated_log_lines import LogLimit
 from gateway.upstream.caller_identity_drift import IdentityDrift
 from gateway.upstream.connection_pool import Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
@@ -49,13 +50,15 @@ class Pools:
     `on_answer` returns, by the name of an upstream, what takes the seconds until each of its answers began.
     """
 
-    def __init__(self, buffers: Buffers, links: Links, on_answer: Callable[[str], Callable[[float], None]]) -> None:
+    def __init__(
+        self, buffers: Buffers, links: Links, on_answer: Callable[[str], Callable[[float], None]], said: LogLimit
+    ) -> None:
         self.of: dict[str, Pool] = {}
         self.probes: list[asyncio.Task[None]] = []
         self.heads: HeadCache[ResponseHead] = HeadCache(may_vary)  # of responses that came before
         self._retired: list[Pool] = []
         self._shared = buffers, links
-        self._on_answer = on_answer
+        self._on_answer, self._said = on_answer, said
 
     def serve(self, before: Config, config: Config, dialers: Sequence[Dialer]) -> None:
         """Take over a configuration, in place of the one before; `dialers` are those of its upstreams."""
@@ -66,13 +69,13 @@ class Pools:
         for name in kept.keys() & config.changed_from(before, "identity_headers"):
             kept[name].cors, kept[name].drift = Cors(), IdentityDrift()  # they say who asked
         for name in kept.keys() & config.changed_from(before, "tls", "health_check"):
-            kept[name].state = UpstreamHealth(name, time)
+            kept[name].state = UpstreamHealth(name, time, self._said)
         self._retired += self.of.values()
         self.heads.end()
         self.heads = HeadCache(may_vary)
         self.of = {}
         for u, dialer in zip(config.upstreams, dialers, strict=True):
-            context, on_answer = kept.get(u.name) or UpstreamContext(u.name), self._on_answer(u.name)
+            context, on_answer = kept.get(u.name) or UpstreamContext(u.name, self._said), self._on_answer(u.name)
             self.of[u.name] = Pool(u, config.limits, *self._shared, on_answer, self.heads, context, dialer)
 
     def probe(self) -> None:

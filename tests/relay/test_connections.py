@@ -16,6 +16,7 @@ from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import authenticates_connection, may_vary
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
+from gateway.transport.repeated_log_lines import LogLimit
 from gateway.upstream.connection_pool import Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
 from tests.launch import Gateways, listening, logged, port_of
@@ -227,7 +228,10 @@ class Direct:
     def __init__(self, listening: socket.socket) -> None:
         self.upstream = Upstream(listening)
         config = Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/"))
-        context, dialer = UpstreamContext("up"), Dialer(config, asyncio.get_running_loop())
+        context, dialer = (
+            UpstreamContext("up", LogLimit(asyncio.get_running_loop().time)),
+            Dialer(config, asyncio.get_running_loop()),
+        )
         self.pool = Pool(
             config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache(may_vary), context, dialer
         )

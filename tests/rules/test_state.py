@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.transport.repeated_log_lines import LogLimit
 from gateway.upstream import health as states
 from gateway.upstream.health import UpstreamHealth
 from tests.states import table
@@ -27,7 +28,7 @@ STEPS = [(*way, to) for way in table(states.__doc__, "what ends that:\n\n").item
 @pytest.mark.parametrize(("begins", "event", "leads_to"), [(b, e, to) for b, _, (e, to) in STEPS if to != "-"])
 def test_the_table_is_what_happens(begins: str, event: str, leads_to: str, caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
-    state = UpstreamHealth("up", lambda: now)
+    state = UpstreamHealth("up", lambda: now, LogLimit(lambda: now))
     for before in BEGINS[begins]:
         EVENTS[before](state)
     assert state.now.name == begins
@@ -42,3 +43,20 @@ def test_the_table_is_what_happens(begins: str, event: str, leads_to: str, caplo
     assert state.why == WHY.get(event, state.why)
     said = [(r.getMessage(), r.__dict__["before"], r.__dict__["seconds"]) for r in caplog.records]
     assert said == ([(f"the upstream is {state.name}", NAMES[begins], 60.0)] if changed else [])
+
+
+def test_a_state_that_flaps_is_told_once_a_second_with_a_count_and_the_last_line_is_true(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 1000.0
+    said = LogLimit(lambda: now)
+    state = UpstreamHealth("up", lambda: now, said)
+    caplog.set_level(logging.INFO)
+    for _ in range(100):
+        now += 0.001
+        state.answered()
+        state.silent("too late")
+    now += 1
+    said.sweep()
+    told = [(record.getMessage(), record.__dict__["count"]) for record in caplog.records]
+    assert told == [("the upstream is up", 1), ("the upstream is down", 199)]
