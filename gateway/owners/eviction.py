@@ -7,11 +7,14 @@ every answer to `tasks/get`, and costs the same however many there are.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gateway.mcp.task import text_bytes
 
 _K = TypeVar("_K", bound=Hashable)
+
+
+_EXPIRED_AT_ONCE: Final = 200
 
 
 class Space(NamedTuple):
@@ -107,7 +110,10 @@ class Stored(Generic[_K, _V]):
         return self.size_bytes + beside_bytes > self.space.bytes_max or len(self._by_key) > self.space.number_max
 
     def expire(self, now: float) -> None:
-        while self._by_key and now - (oldest := next(iter(self._by_key.values()))).used_at >= self.space.idle_s:
+        """Take out what has been idle for too long, some at a time: this stands in the way of every query."""
+        for _ in range(min(len(self._by_key), _EXPIRED_AT_ONCE)):
+            if now - (oldest := next(iter(self._by_key.values()))).used_at < self.space.idle_s:
+                return
             if oldest.queries or now < oldest.kept_until:
                 self.use(oldest, now)
             else:

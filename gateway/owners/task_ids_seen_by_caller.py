@@ -14,7 +14,7 @@ it, or three times.
 """
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, TypeAlias
 
@@ -121,10 +121,6 @@ class Owners:
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         """A task of a caller's has ended."""
-
-    def forget(self, servers: Container[ServerKey]) -> None:
-        for owner in [seen.key for seen in self.stored.all() if seen.key[0] in servers]:
-            self.stored.take_out(owner)
 
     def end_all(self, key: Key) -> None:
         """A session has ended, for every caller."""

@@ -21,6 +21,8 @@ NO_OWNER: Final = (
 )
 
 _ID_BYTES: Final = 150  # of an id beside its text
+_AT_ONCE: Final = 10  # names that are forgotten with each task that is made
+_SWEPT_AT_ONCE: Final = 500
 _ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')  # of tasks that seem to have ended the ids go first
 
 _Name: TypeAlias = tuple[ServerKey, str]  # of a task; a server may take many targets for one
@@ -29,11 +31,11 @@ _Name: TypeAlias = tuple[ServerKey, str]  # of a task; a server may take many ta
 class OwnIds(SeenIds):
     """The ids of the tasks of one owner, in the order in which they were made."""
 
-    def __init__(self, key: OwnerKey, dropped: Callable[[_Name], None]) -> None:
-        """`dropped` is told of each task that is no more this owner's."""
+    def __init__(self, key: OwnerKey, dropped: Callable[[_Name], None], left: Callable[["OwnIds"], None]) -> None:
+        """`dropped` is told of each task that is no more this owner's, `left` that none is."""
         super().__init__(key)
         self.id_bytes, self.ids_max = _ID_BYTES, IDS_OF_SESSION
-        self._dropped, self.ended = dropped, set[str]()
+        self._dropped, self._left, self.ended = dropped, left, set[str]()
 
     def oldest(self) -> str:
         return next((task_id for task_id in self if task_id in self.ended), super().oldest())
@@ -44,8 +46,7 @@ class OwnIds(SeenIds):
         self._dropped((self.key[0], task_id))
 
     def leave(self) -> None:
-        for task_id in list(self):  # each is nobody's any more
-            self.drop(task_id)
+        self._left(self)
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """Of what is denied no list asks again, until the server gives it. It stays its owner's: it may be another's
@@ -65,7 +66,8 @@ class OwnTasks(Owners):
         """`lost` is told of each task that was another's until now."""
         super().__init__(limits)
         self._now, self._lost = now, lost
-        self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
+        self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of tasks that owners here have, or had
+        self._left: list[OwnIds] = []  # their names are forgotten bit by bit
 
     def make(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
         """An answer to a caller has made a task: nobody else has it from now on. It is nobody's if he has no owners."""
@@ -76,6 +78,7 @@ class OwnTasks(Owners):
 
     def give(self, server: ServerKey, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
         """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
+        self._forget_some(_AT_ONCE)
         name, now = (server, made.id), self._now()
         before = self.owners.get(name, ())
         if lost := [ids for ids in self._of(before) if ids.key not in all_]:
@@ -84,7 +87,7 @@ class OwnTasks(Owners):
             self._lost(made.id)
         for owner in owners:
             had = self.stored.get(owner)
-            his = OwnIds(owner, self._forget) if had is None else had
+            his = OwnIds(owner, self._forget, self._left.append) if had is None else had
             his.put(made.id, now.order)
             his.kept_until = max(his.kept_until, now.at + made.ttl_s)
             self.owners[name] = all_
@@ -94,6 +97,20 @@ class OwnTasks(Owners):
         for ids in self._of([owner]):
             ids.drop(task_id)
             self._lost(task_id)
+
+    def sweep(self) -> None:
+        """To be called once a second."""
+        self.stored.expire(self._now().at)
+        self._forget_some(_SWEPT_AT_ONCE)
+
+    def _forget_some(self, count: int) -> None:
+        """Forget tasks of owners that have left: each is nobody's already."""
+        while self._left and count > 0:
+            count -= 1
+            if ids := self._left[-1]:
+                ids.drop(next(reversed(ids)))
+            else:
+                self._left.pop()
 
     def _forget(self, name: _Name) -> None:
         if not self.owns(self.owners.get(name, ()), name[1]):
@@ -132,7 +149,7 @@ class OwnTasks(Owners):
         answers = request is not None and message.is_response and jsonrpc.same_id(message.id, request.id)
         if request is None or not answers:
             made = made_by(message, asks=True) if resumed and message.is_response else None
-            if made is not None and owners and (server, made.id) not in self.owners:
+            if made is not None and owners and not self.owns(self.owners.get((server, made.id), ()), made.id):
                 self.claim(server, owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):

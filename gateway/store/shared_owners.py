@@ -138,10 +138,10 @@ class SharedOwn(OwnTasks):
         super().give(server, owners, all_, made)
 
     def end_all(self, key: Key) -> None:
-        for owner in {*self.owners_of(key), *(ids.key for ids in self.stored.all())}:
-            if owner[-1] and owner[:3] == key.of_all:
-                self._store.drop(_key_of(owner))
-                self._store.add(_key_of(owner), [DOUBT], [DOUBT], owed=True)  # so the others hear of it
+        known = [ids.key for ids in self.stored.all() if ids.key[-1] and ids.key[:3] == key.of_all]
+        for owner in dict.fromkeys([*known, *(owner for owner in self.owners_of(key) if owner[-1])]):
+            self._store.drop(_key_of(owner))
+            self._store.add(_key_of(owner), [DOUBT], [DOUBT], owed=True)  # so the others hear of it
         super().end_all(key)
 
     async def learn(self, owners: Sequence[OwnerKey]) -> bool:
@@ -184,9 +184,10 @@ class SharedOwn(OwnTasks):
     def tell_all(self) -> Iterator[None]:
         """Tell the store again whose each task is, piece by piece. What it has stays in its order."""
         for count, (name, owners) in enumerate(list(self.owners.items()), 1):
-            self._store.add(_key_of_task(*name), [_making(owners)])
-            for owner in owners:
-                self._store.add(_key_of(owner), [entry_of(name[1], None)])
+            if self.owns(owners, name[1]):
+                self._store.add(_key_of_task(*name), [_making(owners)])
+                for owner in owners:
+                    self._store.add(_key_of(owner), [entry_of(name[1], None)])
             if count % _AT_ONCE == 0:
                 yield
 

@@ -35,6 +35,7 @@ from gateway.tasks.single_flight import InFlightRequests
 _SESSION_OVERHEAD_BYTES: Final = 4096
 CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
 CAPABILITIES_IDLE_S: Final = 24 * 3600.0
+_FORGOTTEN_AT_ONCE: Final = 200
 _RENEW_S: Final = 3600.0
 FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
 
@@ -247,11 +248,21 @@ class Sessions:
 
     def forget(self, servers: set[ServerKey]) -> None:
         """Forget all of these servers: no request to them is left."""
-        self.servers.forget(servers)
-        self._seen.forget(servers)
         self.know_get -= servers
-        for key in [session.key for session in self._stored.all() if session.key.server in servers]:
-            self._stored.take_out(key)
+        _free(self._forget(servers))
+
+    def _forget(self, servers: set[ServerKey]) -> Iterator[None]:
+        """Forget them bit by bit: nobody asks for any of it."""
+        keys = [session.key for session in self._stored.all() if session.key.server in servers]
+        owners = [seen.key for seen in self._seen.stored.all() if seen.key[0] in servers]
+        for number in range(max(len(keys), len(owners))):
+            for key in keys[number : number + 1]:
+                self._stored.take_out(key)
+            for owner in owners[number : number + 1]:
+                self._seen.stored.take_out(owner)
+            if number % _FORGOTTEN_AT_ONCE == _FORGOTTEN_AT_ONCE - 1:
+                yield
+        self.servers.forget(servers)
 
     def find(self, key: Key) -> Session | None:
         self._stored.expire(self._clock())
@@ -409,6 +420,8 @@ class Sessions:
 
     def expire(self) -> None:
         self._stored.expire(self._clock())
+        if self.own is not None:
+            self.own.sweep()
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now, and its limits: name of the metric to (help, value)."""

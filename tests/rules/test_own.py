@@ -55,9 +55,48 @@ def test_a_task_is_his_for_its_ttl_and_for_a_day_after_his_last_use(ttl_s: float
     own = Own()
     own.made(KEY, "1", ttl_s=ttl_s)
     for own.at, is_his in ((until_s - 1, True), (until_s + DAY_S + 1, False)):
-        own.stored.expire(own.at)
+        own.sweep()
         assert own.of_key(KEY, "1") == ["1"] * is_his
     assert not own.owners
+
+
+@pytest.mark.parametrize("ends", ["the owner of 10,000 tasks", "20,000 owners"])
+def test_however_much_ends_no_turn_is_long(ends: str) -> None:
+    """All of it is nobody's at once, or soon; what is forgotten of it is so bit by bit."""
+    own = Own(IndexLimits(memory_bytes_max=1 << 30))
+    if ends == "20,000 owners":
+        keys = [KEY._replace(session=b"%d" % number, identity=b"%d" % number) for number in range(10_000)]
+        own.made(keys[0], "first")
+        for number, key in enumerate(keys):
+            own.made(key, f"t-{number}")
+        own.at = 3 * DAY_S
+    else:
+        own.made(KEY, *(f"t-{number}" for number in range(IDS_OF_SESSION)))
+        before = len(own.owners)
+        own.end_all(KEY)
+        own.stored.take_out(own.owners_of(KEY)[1])
+        assert len(own.owners) == before
+        assert own.of_key(KEY, "t-0", "t-9999") == []
+    turns, before = 0, 0
+    while own.owners:
+        before = len(own.owners)
+        own.sweep()
+        assert before - len(own.owners) <= 500
+        turns += 1
+    assert turns >= 5
+
+
+def test_what_an_owner_that_left_had_is_the_next_makers() -> None:
+    own = Own()
+    own.made(KEY, "1", "2")
+    for owner in own.owners_of(KEY):
+        own.stored.take_out(owner)
+    own.made(OTHER, "1")
+    own.made(KEY, "2")
+    for _ in range(3):
+        own.sweep()
+    assert (own.of_key(KEY, "1", "2"), own.of_key(OTHER, "1", "2")) == (["2"], ["1"])
+    assert len(own.owners) == 2
 
 
 def test_owners_take_the_memory_that_is_counted() -> None:

@@ -50,17 +50,12 @@ def test_polls_of_more_tasks_than_are_kept_displace_nothing() -> None:
     assert found(owners, AGAIN) == [names[:IDS_OF_CREDENTIALS]]
 
 
-def test_ids_go_after_a_day_without_a_use_and_with_another_server() -> None:
+def test_ids_go_after_a_day_without_a_use() -> None:
     owners = Owners(IndexLimits())
     for number in range(3):
         note(owners, KEY, "t-1", at=number * (IDLE_S - 1))
     assert found(owners, KEY, 2 * (IDLE_S - 1)) == [["t-1"], ["t-1"]]
-    owners.forget({ServerKey("another"), ServerKey("research", 1)})
-    assert found(owners, KEY, 2 * (IDLE_S - 1)) == [["t-1"], ["t-1"]]
-    owners.forget({RESEARCH})
-    note(owners, AGAIN, "t-2", order=2)
-    assert found(owners, KEY) == [["t-2"]]
-    assert found(owners, KEY, IDLE_S) == []
+    assert found(owners, KEY, 3 * IDLE_S) == []
 
 
 def test_what_is_denied_is_asked_for_by_credentials_no_more_and_in_a_session_by_those_who_have_not_yet() -> None:
