@@ -76,20 +76,23 @@ class Varying:
 class Onward:
     """A head as it goes on, as bytes: for any values of the fields that vary."""
 
-    __slots__ = ("_format", "varies")
+    __slots__ = ("_first", "_format", "varies")
 
     def __init__(self, varies: Varying) -> None:
         self.varies = varies
         self._format = b""
+        self._first: tuple[Values, bytes] = (), b""  # the values and the head that were learnt
 
     def of(self, values: Values) -> bytes:
         """The head for those values; empty if it is not known yet, or has others."""
-        return self._format and self._format % values
+        first, head = self._first
+        return head if values == first else self._format and self._format % values
 
     def learn(self, head: bytes, values: Values) -> None:
         cut = self.varies.cut(head)
         if cut.values == values:
             self._format = b"%b".join(piece.replace(b"%", b"%%") for piece in cut.pieces)
+            self._first = values, head
 
 
 class CachedHead(Generic[Kept]):
@@ -119,15 +122,12 @@ class CachedHead(Generic[Kept]):
         """
         found, at, last = list[bytes](), 0, self.pieces[-1]
         for piece, size_bytes in self._steps:
-            if not data.startswith(piece, at):
+            end = at + size_bytes
+            if data[at:end] != piece or (at := data.find(b"\r", end)) < 0:  # startswith() costs more
                 return None
-            at += size_bytes
-            if (end := data.find(b"\r", at)) < 0:
-                return None
-            found.append(data[at:end])
-            at = end
+            found.append(data[end:at])
         end, values = at + len(last), tuple(found)
-        if end > self.bytes_max or not data.startswith(last, at):
+        if end > self.bytes_max or data[at:end] != last:
             return None
         if values != self._last[0]:
             if self._has_others and not _VALUE.fullmatch(b" ".join(values)):  # one is empty, or has what no value has
