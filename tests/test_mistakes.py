@@ -50,6 +50,7 @@ COMMANDS: Final = {
         "",
         "--upstream: expected the address of an MCP",
     ),
+    "a zone of IPv6": ("--upstream http://[fe80::1%25eth0]:3001/mcp", "", "no zone of IPv6: give the host a name"),
     # `try` and `tasks`
     "a status": (f"tasks --status workin {AT}", "", "--status: given 'workin', allowed is an array of statuses: wor"),
     "too long ago": (f"tasks --created-after 999999w {AT}", "", "or how long ago, such as 3d or 2h"),

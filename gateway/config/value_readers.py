@@ -133,7 +133,9 @@ def read_url(value: object) -> Url:
     found = _match(r"([Hh][Tt][Tt][Pp][Ss]?)://([^/]*)(/(?:(?![?#\\])[!-~])*)?", value)
     host, port = _host_port(found[2]) if found else (None, None)
     if not found or host is None or port == 0:
-        raise ValueError("http:// or https://, a host, perhaps a port and a path; no user, query or fragment")
+        has_zone = found is not None and "%" in found[2]
+        zone = "; no zone of IPv6: give the host a name, or a global address" * has_zone
+        raise ValueError(f"http:// or https://, a host, perhaps a port and a path; no user, query or fragment{zone}")
     scheme = found[1].lower()
     return Url(scheme, host, port or _PORTS[scheme], found[3] or "/")
 
