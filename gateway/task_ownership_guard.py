@@ -109,10 +109,10 @@ class OwnTasksInterceptor(Interceptor):
         raise UpstreamBroken(f"{GUARD}: what may name tasks is too large, cut short, or in an unknown encoding")
 
 
-class _Making(Inspector, frozen=True, kw_only=True):
+class _Making(Inspector, frozen=True):
     """The inspector of an answer to a request for a task: whose it was, he loses it, and what is unread breaks."""
 
-    made: Callable[[str], None]
+    made: Callable[[str], object] = str  # always given; a field without a default cannot follow those with one
 
     def pass_unread(self, piece: bytes) -> bytes:
         if (found := _MADE.search(piece)) and (task_id := jsonrpc.text(Raw(found[1]))) is not None:
