@@ -1,0 +1,154 @@
+"""Random callers against a model of whose each task is (`guards.own_tasks`, DESIGN 8.16), through reloads.
+
+In: callers with sessions, credentials, both, empty ones, or a proof; two servers that give few ids again and again, and
+answer some calls late; reloads from one to the other. Out: what each caller gets. Always: he gets and lists what the
+model says is his, and no other's.
+
+OWN_STEPS sets how many steps are drawn; the default is 600. OWN_SEED plays others.
+"""
+
+import asyncio
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.launch import Gateways, listening
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import Json, call, fault, page, result, task
+from tests.relay.rig import Place, Rig, body, final, ids, rig_at, rig_with
+from tests.relay.wire import answer, chunked, event, post, stream
+
+STEPS: Final = int(os.environ.get("OWN_STEPS", "600"))
+SEED: Final = int(os.environ.get("OWN_SEED", "1"))
+IDS: Final = [str(number) for number in range(1, 7)]
+CONFIG: Final[Json] = {"log": {"level": "error"}, "guards": {"own_tasks": True}, "index": {"max_age": 0}}
+CREDENTIALS: Final = (b"Authorization: Bearer a", b"Authorization: Bearer b", b"Cookie: sid=c")
+EMPTY: Final = (b"Authorization:", b"Authorization: Bearer", b"Cookie:", b"Cookie: sid=; x=", b"Mcp-Session-Id:")
+SESSIONS: Final = (b"Mcp-Session-Id: s-1", b"Mcp-Session-Id: s-2")
+
+
+@dataclass(frozen=True)
+class Who:
+    fields: tuple[bytes, ...]
+
+    @property
+    def owners(self) -> frozenset[bytes]:
+        """Whom a task belongs to that is made for him."""
+        return frozenset() if b"DPoP: p" in self.fields else frozenset(self.fields).intersection(CREDENTIALS + SESSIONS)
+
+
+CALLERS: Final = [
+    *(Who((one,)) for one in CREDENTIALS + SESSIONS + EMPTY),
+    *(Who((session, one)) for session in SESSIONS for one in (*CREDENTIALS, *EMPTY[:4])),
+    Who(()), Who((SESSIONS[0], b"DPoP: p")),
+]  # fmt: skip
+
+
+Made = dict[str, tuple[frozenset[bytes], str]]
+
+
+@dataclass
+class Server:
+    """A server that shows every task to everybody. The calls in `waiting` go on once they are told to."""
+
+    tasks: dict[str, Json] = field(default_factory=dict)
+    waiting: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    async def script(self, asked: Message, _: Peer) -> bytes:
+        message = body(asked)
+        params, method = message["params"], message["method"]
+        if method == "tools/call":
+            if (goes_on := self.waiting.get(params["name"])) is not None:
+                await goes_on.wait()
+            task_id = params["arguments"]["id"]
+            self.tasks[task_id] = task(task_id, statusMessage=params["name"])
+            said = result(message["id"], {"task": self.tasks[task_id]})
+            return stream() + chunked(event(said)) if params["arguments"]["streams"] else answer(said)
+        if method == "tasks/list":
+            return answer(result(message["id"], page(self.tasks.values())))
+        found = self.tasks.get(params["taskId"])
+        return answer(fault(message["id"], -32602, "no") if found is None else result(message["id"], found))
+
+
+class Play:
+    """The steps of one history, and the model: by id whose it is, and by which call it was made."""
+
+    def __init__(self, rng: random.Random, rigs: list[Rig], servers: list[Server]) -> None:
+        self.rng, self.rigs, self.servers = rng, rigs, servers
+        self.at = 0
+        self.made: Made = {}
+        self.late = list[tuple[Made, Who, str, str, asyncio.Event, asyncio.Task[Message]]]()
+        self.drawn = Counter[str]()
+
+    async def ask(self, who: Who, message: Json) -> Json:
+        return final(await self.rigs[self.at].ask(post(message, *who.fields)))
+
+    async def make(self, number: int) -> None:
+        who, task_id, name = self.rng.choice(CALLERS), self.rng.choice(IDS), f"call-{number}"
+        arguments = {"id": task_id, "streams": self.rng.random() < 0.3}
+        asked = call("tools/call", name=name, arguments=arguments, task={})
+        if self.rng.random() < 0.3 and len(self.late) < 4:
+            self.servers[self.at].waiting[name] = goes_on = asyncio.Event()
+            rig = self.rigs[self.at]
+            before = len(rig.upstream.requests)
+            asking = rig.asking(post(asked, *who.fields))
+            await rig.upstream.request(before + 1)
+            self.late.append((self.made, who, task_id, name, goes_on, asking))
+            self.drawn["late"] += 1
+            return
+        assert (await self.ask(who, asked))["result"]["task"]["taskId"] == task_id
+        self.drawn["made again"] += task_id in self.made
+        self.made[task_id] = who.owners, name
+
+    async def end(self, _: int) -> None:
+        if self.late:
+            made, who, task_id, name, goes_on, asking = self.late.pop(self.rng.randrange(len(self.late)))
+            goes_on.set()
+            assert final(await asking)["result"]["task"]["statusMessage"] == name
+            self.drawn["over a reload"] += made is not self.made
+            made[task_id] = who.owners, name
+
+    async def look(self, _: int) -> None:
+        who, task_id = self.rng.choice(CALLERS), self.rng.choice(IDS)
+        said = await self.ask(who, call(self.rng.choice(["tasks/get", "tasks/result"]), taskId=task_id))
+        owners, name = self.made.get(task_id, (frozenset(), ""))
+        self.drawn["empty or none"] += not who.owners
+        if who.owners & owners:
+            assert said["result"]["statusMessage"] == name, (who, task_id, said)
+        else:
+            assert said["error"]["code"] == -32602, (who, task_id, said)
+
+    async def list(self, _: int) -> None:
+        who = self.rng.choice(CALLERS)
+        said = await self.ask(who, call("tasks/list"))
+        if who.owners:
+            his = sorted(task_id for task_id, (owners, _) in self.made.items() if who.owners & owners)
+            assert sorted(ids(said)) == his, (who, said)
+        else:
+            assert said["error"]["code"] == -32602
+
+    async def reload(self, _: int) -> None:
+        self.at, self.made = 1 - self.at, {}
+        self.rigs[self.at].gateway.reload(self.rigs[self.at].settings(**CONFIG))
+        self.drawn["reload"] += 1
+
+
+async def test_callers_get_what_the_model_says_is_theirs(gateways: Gateways) -> None:
+    rng, servers = random.Random(SEED), [Server(), Server()]
+    with listening() as sock:
+        async with (
+            rig_with(gateways, servers[0].script, **CONFIG) as one,
+            rig_at(Place(one.gateway, sock), servers[1].script) as other,
+        ):
+            play = Play(rng, [one, other], servers)
+            steps = [play.make] * 5 + [play.end] * 2 + [play.look] * 8 + [play.list] * 2 + [play.reload]
+            for number in range(STEPS):
+                await rng.choice(steps)(number)
+            while play.late:
+                await play.end(0)
+            least = dict.fromkeys(("late", "made again", "over a reload", "empty or none", "reload"), 5)
+            assert play.drawn >= Counter(least), play.drawn
+            print(play.drawn)
