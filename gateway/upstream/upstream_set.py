@@ -70,12 +70,15 @@ class Pools:
             kept[name].cors, kept[name].drift = Cors(), IdentityDrift()  # they say who asked
         for name in kept.keys() & config.changed_from(before, "tls", "health_check"):
             kept[name].state = UpstreamHealth(name, time, self._said)
+        # A server that comes back while something is under way there is the same: its ids may be given again.
+        at = {(p.config.name, p.config.url, p.config.socket): p.context.server for p in self._retired if not p.is_empty}
         self._retired += self.of.values()
         self.heads.end()
         self.heads = HeadCache(may_vary)
         self.of = {}
         for u, dialer in zip(config.upstreams, dialers, strict=True):
             context, on_answer = kept.get(u.name) or UpstreamContext(u.name, self._said), self._on_answer(u.name)
+            context.server = at.get((u.name, u.url, u.socket), context.server)
             self.of[u.name] = Pool(u, config.limits, *self._shared, on_answer, self.heads, context, dialer)
 
     def probe(self) -> None:

@@ -80,8 +80,13 @@ class Play:
         self.rng, self.rigs, self.servers = rng, rigs, servers
         self.at = 0
         self.made: Made = {}
+        self.known: dict[object, Made] = {self.key: self.made}  # a server that comes back may be known still
         self.late = list[tuple[Made, Who, str, str, asyncio.Event, asyncio.Task[Message]]]()
         self.drawn = Counter[str]()
+
+    @property
+    def key(self) -> object:
+        return self.rigs[0].app._pools.of["up"].context.server
 
     async def ask(self, who: Who, message: Json) -> Json:
         return final(await self.rigs[self.at].ask(post(message, *who.fields)))
@@ -131,8 +136,10 @@ class Play:
             assert said["error"]["code"] == -32602
 
     async def reload(self, _: int) -> None:
-        self.at, self.made = 1 - self.at, {}
+        self.at = 1 - self.at
         self.rigs[self.at].gateway.reload(self.rigs[self.at].settings(**CONFIG))
+        self.drawn["came back"] += self.key in self.known
+        self.made = self.known.setdefault(self.key, {})
         self.drawn["reload"] += 1
 
 
