@@ -15,11 +15,13 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import NEVER, Moment, Stamp
 from gateway.mcp.task_observations import Observation
+from gateway.owners.ids_in_messages import Made
 from gateway.owners.task_ids_seen_by_caller import Owners
 from gateway.tasks.exchange_observer import Pending, begin
 from gateway.tasks.session_indexes import CapabilityCache, Session, Sessions
 from gateway.tasks.single_flight import InFlight, Waiter
 from tests.rules import plain
+from tests.rules.test_linear import lines_run
 
 KEY = Key(ServerKey("research"), b"/mcp", b"0f8c", b"who")
 OTHER = Key(ServerKey("research"), b"/mcp", b"other", b"who")
@@ -280,3 +282,29 @@ def test_what_initialize_said_stays_while_a_client_polls_a_task_that_no_query_ha
         clock.now += 600
         store.name(KEY, begin(request, store.now()), b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t-1"}}')
     assert store.servers.get(KEY, is_use=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("what", "apart"), [("a session ends", False), ("a session ends", True), ("an id is made again", True)]
+)
+async def test_an_end_costs_the_same_however_many_sessions_there_are(what: str, apart: bool) -> None:
+    """A walk over 10,000 of them took a DELETE 31 ms of the loop, and an id that a server gives again 57."""
+
+    def lines(others: int) -> int:
+        clock = Clock()
+        store = Sessions(config.IndexLimits(), CapabilityCache(clock), clock, apart)
+        for number in range(others):
+            key = Key(ServerKey("research"), b"/mcp", b"%d" % number, b"who-%d" % number, b"kin", True)
+            stored(store, key)
+        ended = Key(ServerKey("research"), b"/mcp", b"0f8c", b"me", b"kin", True)
+        again = ended._replace(session=b"another", identity=b"you")
+        for key in (ended, again):
+            stored(store, key)
+        if what == "a session ends":
+            return lines_run(lambda: store.drop_all(ended))
+        assert store.own is not None
+        store.own.make(ended.server, store.own.owners_of(ended), Made("t-1", 0.0))
+        own, owners = store.own, store.own.owners_of(again)
+        return lines_run(lambda: own.make(ended.server, owners, Made("t-1", 0.0)))
+
+    assert lines(400) <= lines(0) + 20

@@ -2,11 +2,11 @@
 
 In: things with a key, their size, their use. Out: the same by key, until they must go.
 Always: `size_bytes` is the sum of their sizes as last counted. What a query uses stays. A use stands in the way of
-every answer to `tasks/get`, and costs the same however many there are.
+every answer to `tasks/get`, and costs the same however many there are; so does what belongs to one session or caller.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gateway.mcp.task import text_bytes
@@ -69,12 +69,49 @@ class CountedIds(dict[str, _T]):
             self.size_bytes -= self.id_bytes + text_bytes(task_id)
 
 
+class Grouped(OrderedDict[_K, _V]):
+    """Values by key, and by the groups that `groups_of` says a key is in. What goes, goes by `take`."""
+
+    def __init__(self, groups_of: Callable[[_K], Iterable[Hashable]]) -> None:
+        super().__init__()
+        self._groups_of, self._groups = groups_of, dict[Hashable, dict[_K, None]]()
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        if key not in self:
+            for group in self._groups_of(key):
+                self._groups.setdefault(group, {})[key] = None
+        super().__setitem__(key, value)
+
+    def take(self, key: _K) -> _V | None:
+        if (value := self.get(key)) is not None:
+            del self[key]
+            for group in self._groups_of(key):
+                keys = self._groups[group]
+                del keys[key]
+                if not keys:
+                    del self._groups[group]
+        return value
+
+    def of_group(self, group: Hashable) -> list[_V]:
+        return [self[key] for key in self._groups.get(group, ())]
+
+
+def _in_no_group(_key: object) -> Iterable[Hashable]:
+    return ()
+
+
 class Stored(Generic[_K, _V]):
-    def __init__(self, space: Space, beside: "Stored[Any, Any] | None" = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        beside: "Stored[Any, Any] | None" = None,
+        groups_of: Callable[[_K], Iterable[Hashable]] = _in_no_group,
+    ) -> None:
         self.size_bytes, self.space = 0, space
         self._beside = beside  # what is stored there takes of the same space
         self.on_use: Callable[[_V, float], None] | None = None  # is told of each use of what is stored: when
-        self._by_key: OrderedDict[_K, _V] = OrderedDict()
+        self._by_key: Grouped[_K, _V] = Grouped(groups_of)
+        self.of_group = self._by_key.of_group
 
     def get(self, key: _K) -> _V | None:
         return self._by_key.get(key)
@@ -85,7 +122,8 @@ class Stored(Generic[_K, _V]):
 
     def use(self, one: _V, now: float) -> None:
         """Store it, or count its size anew, as used now. Others go for it; it goes itself if it is too large."""
-        self._by_key[one.key] = one
+        if self._by_key.get(one.key) is not one:
+            self._by_key[one.key] = one
         self._by_key.move_to_end(one.key)
         size_bytes = one.size_bytes
         self.size_bytes += size_bytes - one.stored_bytes
@@ -120,7 +158,7 @@ class Stored(Generic[_K, _V]):
                 self.take_out(oldest.key)
 
     def take_out(self, key: _K) -> None:
-        if (one := self._by_key.pop(key, None)) is not None:
+        if (one := self._by_key.take(key)) is not None:
             self.size_bytes -= one.stored_bytes
             one.stored_bytes = 0
             one.leave()

@@ -14,7 +14,7 @@ it, or three times.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, TypeAlias
 
@@ -67,13 +67,17 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
         return [seen for seen in later if seen[1] > at][::-1]
 
 
+def _sessions_of(owner: OwnerKey) -> list[Hashable]:
+    return [owner[:3]] if owner[-1] else []
+
+
 class Owners:
     """The ids of all owners: the least recently used go first."""
 
     apart = False  # the tasks of callers are kept apart (task_owners.py)
 
     def __init__(self, limits: IndexLimits) -> None:
-        self.stored: Stored[OwnerKey, SeenIds] = Stored(Space(0, 0, 0.0))
+        self.stored: Stored[OwnerKey, SeenIds] = Stored(Space(0, 0, 0.0), groups_of=_sessions_of)
         self.take_over(limits)
 
     def take_over(self, limits: IndexLimits) -> None:
@@ -124,5 +128,5 @@ class Owners:
 
     def end_all(self, key: Key) -> None:
         """A session has ended, for every caller."""
-        for owner in [seen.key for seen in self.stored.all() if seen.key[-1] and seen.key[:3] == key.of_all]:
-            self.stored.take_out(owner)
+        for seen in self.stored.of_group(key.of_all):
+            self.stored.take_out(seen.key)

@@ -62,8 +62,10 @@ class OwnTasks(Owners):
 
     apart = True
 
-    def __init__(self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str], None]) -> None:
-        """`lost` is told of each task that was another's until now."""
+    def __init__(
+        self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str, list[OwnerKey]], None]
+    ) -> None:
+        """`lost` is told of each task that was another's until now, and of its owners who are none any more."""
         super().__init__(limits)
         self._now, self._lost = now, lost
         self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of tasks that owners here have, or had
@@ -84,7 +86,7 @@ class OwnTasks(Owners):
         if lost := [ids for ids in self._of(before) if ids.key not in all_]:
             for ids in lost:
                 ids.drop(made.id)
-            self._lost(made.id)
+            self._lost(made.id, [ids.key for ids in lost])
         for owner in owners:
             had = self.stored.get(owner)
             his = OwnIds(owner, self._forget, self._left.append) if had is None else had
@@ -96,7 +98,7 @@ class OwnTasks(Owners):
     def take_away(self, owner: OwnerKey, task_id: str) -> None:
         for ids in self._of([owner]):
             ids.drop(task_id)
-            self._lost(task_id)
+            self._lost(task_id, [owner])
 
     def sweep(self) -> None:
         """To be called once a second."""

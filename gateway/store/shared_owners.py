@@ -37,7 +37,11 @@ class SharedOwn(OwnTasks):
     """The owners of all tasks, here and at other replicas."""
 
     def __init__(
-        self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str], None], store: RedisStore
+        self,
+        limits: IndexLimits,
+        now: Callable[[], Moment],
+        lost: Callable[[str, list[OwnerKey]], None],
+        store: RedisStore,
     ) -> None:
         super().__init__(limits, now, lost)
         self._store = store
@@ -138,7 +142,7 @@ class SharedOwn(OwnTasks):
         super().give(server, owners, all_, made)
 
     def end_all(self, key: Key) -> None:
-        known = [ids.key for ids in self.stored.all() if ids.key[-1] and ids.key[:3] == key.of_all]
+        known = [ids.key for ids in self.stored.of_group(key.of_all)]
         for owner in dict.fromkeys([*known, *(owner for owner in self.owners_of(key) if owner[-1])]):
             self._store.drop(_key_of(owner))
             self._store.add(_key_of(owner), [DOUBT], [DOUBT], owed=True)  # so the others hear of it

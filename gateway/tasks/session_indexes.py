@@ -9,7 +9,7 @@ result of `initialize` can be asked for again, so it is kept apart and longer (`
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Final
@@ -23,7 +23,7 @@ from gateway.mcp import task_observations
 from gateway.mcp.capabilities import Server
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task_observations import Observation
-from gateway.owners.eviction import Space, Storable, Stored
+from gateway.owners.eviction import Grouped, Space, Storable, Stored
 from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
 from gateway.tasks.exchange_observer import Intercepted, Pending
@@ -170,6 +170,15 @@ def _space_in(limits: config.IndexLimits) -> Space:
     return Space(limits.memory_bytes_max, limits.sessions_max, limits.idle_timeout)
 
 
+def _groups_of(key: Key) -> tuple[Hashable, Hashable]:
+    """All identities of one session, and all sessions of one identity: the beginnings of an `OwnerKey`."""
+    return key.of_all, (*key[:2], b"", key.identity)
+
+
+def _of_group(group: Hashable, *places: Grouped[Key, Session] | Stored[Key, Session]) -> list[Session]:
+    return [session for place in places for session in place.of_group(group)]
+
+
 class Forgotten(Exception):
     """The session was cleared while a request for it was under way; or another refresh took the place of this one."""
 
@@ -229,8 +238,8 @@ class Sessions:
         self._clock = clock
         self._order = count(1)
         self._seen = self.own or Owners(limits)
-        self._stored: Stored[Key, Session] = Stored(_space_in(limits), self._seen.stored)
-        self._unaccepted: dict[Key, Session] = {}  # that queries use
+        self._stored: Stored[Key, Session] = Stored(_space_in(limits), self._seen.stored, _groups_of)
+        self._unaccepted: Grouped[Key, Session] = Grouped(_groups_of)  # that queries use
 
     def now(self) -> Moment:
         """This moment. No two are the same."""
@@ -282,7 +291,7 @@ class Sessions:
         finally:
             session.queries -= 1
             if not session.queries and self._unaccepted.get(key) is session:
-                del self._unaccepted[key]
+                self._unaccepted.take(key)
             self.keep(session)
 
     async def learn(self, session: Session) -> bool:
@@ -302,7 +311,7 @@ class Sessions:
     def accept(self, session: Session) -> None:
         """The upstream has answered the caller of a session: it is stored from now on, unless there is another."""
         if self.find(session.key) is session:
-            self._unaccepted.pop(session.key, None)
+            self._unaccepted.take(session.key)
             self._stored.use(session, self._clock())
 
     def keep(self, session: Session) -> None:
@@ -325,10 +334,11 @@ class Sessions:
             session.known.outgrown_until = self._clock() + limits.full_crawl_interval
         raise TooLarge(what)
 
-    def _lose(self, task_id: str) -> None:
-        for session in (*self._unaccepted.values(), *self._stored.all()):
-            if not session.owns(task_id):
-                session.lose(task_id)
+    def _lose(self, task_id: str, owners: list[OwnerKey]) -> None:
+        for group in (owner[:3] if owner[-1] else owner[:4] for owner in owners):
+            for session in _of_group(group, self._unaccepted, self._stored):
+                if not session.owns(task_id):
+                    session.lose(task_id)
 
     def name(self, key: Key, pending: Pending, data: bytes, is_unique: bool = False) -> None:
         """A message that need not be read answers a request about one task: it says the same as the index, or not.
@@ -412,8 +422,7 @@ class Sessions:
         """A session was ended: drop what is known of it, for every identity. Returns the keys of all these."""
         self.servers.end(key)
         self._seen.end_all(key)
-        known = (*self._unaccepted, *(session.key for session in self._stored.all()))
-        keys = {key, *(each for each in known if each.of_all == key.of_all)}
+        keys = {key, *(one.key for one in _of_group(key.of_all, self._unaccepted, self._stored))}
         for each in keys:
             self.drop(each)
         return keys

@@ -25,7 +25,7 @@ class Thing(Storable[int]):
 
 @given(st.lists(STEPS, max_size=40))
 def test_what_goes_and_what_stays(steps: list[tuple[str, int, int]]) -> None:
-    stored: Stored[int, Thing] = Stored(Space(BYTES_MAX, COUNT_MAX, IDLE_S))
+    stored: Stored[int, Thing] = Stored(Space(BYTES_MAX, COUNT_MAX, IDLE_S), groups_of=lambda n: (n % 3, "all"))
     things = {number: Thing(number) for number in range(7)}
     plain: list[tuple[float, Thing, int]] = []  # when it was used, what, its size then: in order of use
     now = 0.0
@@ -55,3 +55,7 @@ def test_what_goes_and_what_stays(steps: list[tuple[str, int, int]]) -> None:
         assert stored.size_bytes == sum(size for _, _, size in plain)
         there = {thing.key: thing for _, thing, _ in plain}
         assert all(stored.get(number) is there.get(number) for number in range(7))
+        for group in range(3):
+            assert set(stored.of_group(group)) == {thing for thing in there.values() if thing.key % 3 == group}
+        assert set(stored.of_group("all")) == {*there.values()}
+        assert not there or stored._by_key._groups.keys() == {"all", *(number % 3 for number in there)}
