@@ -146,7 +146,7 @@ class UpstreamRefused(GatewayError):
         reason: bytes,
         headers: Iterable[tuple[bytes, bytes]],
         body: bytes,
-        crawl_id: bytes,
+        crawl_id: int,
         said: str = "",
         retry_after_s: float | None = None,
     ) -> None:

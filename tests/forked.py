@@ -20,15 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
-from uuid import uuid4
+from typing import NamedTuple, NoReturn
 
 from gateway.__main__ import main
 from gateway.cli import tasks_command, try_command  # noqa: F401 (what a fresh process would import first)
 from gateway.stdio.stdio_proxy import StdioProxy  # noqa: F401 (likewise)
 from tests.launch import NO_AUTHORITIES, POLL_S, ROOT, RUN_S, Running, spawned
-
-OWN_AT: Final = ("gateway.refresh.retrying_crawler", "gateway.stdio.line_channel")
 
 
 class Ended(NamedTuple):
@@ -180,9 +177,6 @@ def _become(
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         _inherited.extend(_set_aside())
-        own = f"taskgate-{uuid4().hex}-"  # made at the import: no two processes have one
-        for name in OWN_AT:
-            sys.modules[name].OWN = own  # type: ignore[attr-defined]
         given = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
         for source, target in ((given, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)

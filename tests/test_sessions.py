@@ -184,7 +184,7 @@ def shown(session: Session, now: Moment, status: str = "working") -> bytes:
 
 
 def asked_by_client(store: Sessions, method: str) -> Pending:
-    return begin(plain.parsed(jsonrpc.request("1", method, {"taskId": "t-1"})), store.now())
+    return begin(plain.parsed(jsonrpc.request(1, method, {"taskId": "t-1"})), store.now())
 
 
 @pytest.mark.parametrize(("status", "is_marked"), [("working", True), ("completed", False)])

@@ -225,14 +225,14 @@ class Client:
         if response.content_type != "text/event-stream" or response.status != 200:
             body = await body_of(response, ANSWER_BYTES_MAX)
             message = jsonrpc.parse(body)
-            return message if message is not None and (message.is_response or message.answers(b"")) else body
+            return message if message is not None and (message.is_response or message.answers(-1)) else body
         for _ in range(RESUMED_MAX):
             last_id, retry_s = "", 1.0
             async for event in events(response):
                 if event.is_endpoint:
                     return b"the first event of HTTP+SSE (2024-11-05)"
                 message = jsonrpc.parse(event.data or b"") if event.is_message else None
-                if message is not None and message.answers(b"%d" % number):
+                if message is not None and message.answers(number):
                     return message
                 last_id = last_id if event.id is None else event.id.decode(errors="replace")
                 retry_s = retry_s if event.retry_ms is None else event.retry_ms / 1000

@@ -54,14 +54,14 @@ class Message(msgspec.Struct, dict=True):
     def is_response(self) -> bool:
         return self.method is None and bool(bytes(self.id)) and bool(bytes(self.result) or bytes(self.error))
 
-    def answers(self, raw_id: bytes) -> bool:
-        """Whether it is the response to the one request of its exchange, which has that id.
+    def answers(self, message_id: int) -> bool:
+        """Whether it is the response to the one request of its exchange, which has that id in any spelling.
 
         The error about a request that a server could not read has no id, or null (JSON-RPC 2.0, 5).
         """
         if bytes(self.error) and bytes(self.id) in (b"", b"null"):
             return self.method is None
-        return self.is_response and same_id(self.id, raw_id)
+        return self.is_response and number_of(id_of(self.id)) == message_id
 
     @property
     def is_observed(self) -> bool:
@@ -222,7 +222,16 @@ def id_of(raw: msgspec.Raw | bytes) -> Id:
     return data if found is None else found
 
 
-def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
+def number_of(message_id: Id) -> int | None:
+    """The whole number that an id is in any spelling of it, such as 7, 7.0 and "7"; None if it is none."""
+    try:
+        number = float(message_id if isinstance(message_id, str) else message_id.decode())
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else None
+
+
+def request(message_id: int, method: str, params: dict[str, Any]) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
 
 

@@ -1,16 +1,15 @@
 """Requests of the gateway's own, in the name of the client whose query needs them: single, or page by page.
 
 In: a caller, whose channel takes the requests. Out: JSON-RPC responses, and pages of tasks.
-Always: the id of a request is unlike any client's. A crawl ends: a repeated cursor is an error, or the end if it is
-empty; pages, and recoveries from refused cursors, have limits (DESIGN 6.11).
+Always: the id of a request is none that the client has out. A crawl ends: a repeated cursor is an error, or the end if
+it is empty; pages, and recoveries from refused cursors, have limits (DESIGN 6.11).
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from itertools import count
+from secrets import randbelow
 from typing import Any, Final
-from uuid import uuid4
 
 import msgspec
 
@@ -29,10 +28,34 @@ _CURSOR_CHARS_MAX: Final = 64 * 1024  # of the upstream's; four times the longes
 _PUTS_OFF: Final = (429, 503)  # statuses that say nothing of what was asked
 _DROPS_MAX: Final = 1  # lost connections, for one request
 _PAUSE_MIN_S: Final = 1.0  # before a request that was put off is sent again: `Retry-After` may be 0
+_BUSY: Final = (409, 429, 503)  # statuses of servers that are busy with another request of the session ...
+_BUSY_S: Final = 0.1  # ... and the pause before this one is sent again
 TASKS_AT_ONCE: Final = 100  # handled before others get their turn
 
-_ids = count()
-OWN: Final = f"taskgate-{uuid4().hex}-"  # the ids of the gateway's own requests begin with it, and no others
+_FIRST_ID: Final = 2_000_000_000  # no client counts so far, and some servers read no integer beyond 31 bits
+_IDS: Final = 2**31 - _FIRST_ID
+
+
+class RequestIds:
+    """The ids of the gateway's own requests: integers, for some servers read no others. Each process has its own."""
+
+    def __init__(self) -> None:
+        self._start = self._used = 0
+
+    def next(self) -> int:
+        if not self._used:
+            self._start = randbelow(_IDS)
+        self._used += 1
+        return _FIRST_ID + (self._start + self._used) % _IDS
+
+    def has(self, number: int | None) -> bool:
+        """Whether `next` has returned this number."""
+        if number is None or not 0 <= number - _FIRST_ID < _IDS:
+            return False
+        return 0 < (number - _FIRST_ID - self._start) % _IDS <= self._used
+
+
+OWN: Final = RequestIds()
 
 
 class ListPage(msgspec.Struct):
@@ -69,6 +92,7 @@ class Crawler:
         self._refused_with = ""  # the last cursor
         self._resumes_at = 0.0  # since the upstream has put a request off
         self._one_at_a_time = asyncio.Lock()  # taken once it has
+        self._under_way = 0
 
     async def pages(self, first_only: bool = False) -> AsyncGenerator[ListPage, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
@@ -165,34 +189,46 @@ class Crawler:
         return page
 
     async def ask(self, method: str, params: dict[str, Any]) -> Message:
-        """The response to one request. Raises GatewayError; a JSON-RPC error is a response.
+        """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
+        try:
+            return await self._ask_until_taken(method, params)
+        except UpstreamRefused as refused:
+            self.is_refused |= refused.is_of_caller and "cursor" not in params  # a cursor may be stale (DESIGN 6.11)
+            raise
 
-        A request that the upstream puts off (429 or 503 with `Retry-After`) is sent again when that is over, if
-        `crawl_timeout` is not over by then. From then on the requests go one at a time.
+    async def _ask_until_taken(self, method: str, params: dict[str, Any]) -> Message:
+        """The response to one request.
+
+        A request that the upstream puts off (429 or 503 with `Retry-After`; one beside others without it, too, or 409)
+        is sent again when that is over, if `crawl_timeout` is not over by then. Then the requests go one at a time.
         """
-        message_id = f"{OWN}{next(_ids)}"
-        request, raw_id = jsonrpc.request(message_id, method, params), b'"%b"' % message_id.encode()
+        message_id = OWN.next()
+        while not self._channel.is_free(message_id):
+            message_id = OWN.next()
+        request = jsonrpc.request(message_id, method, params)
         if not self._one_at_a_time.locked():
-            answer = await self._ask(request, raw_id, method, self._loop.time())
+            answer = await self._ask(request, message_id, method, self._loop.time())
             if answer is not None:
                 return answer
         async with self._one_at_a_time:
             began_at, answer = self._loop.time(), None
             while answer is None:
                 await asyncio.sleep(self._resumes_at - self._loop.time())
-                answer = await self._ask(request, raw_id, method, began_at)
+                answer = await self._ask(request, message_id, method, began_at)
             return answer
 
-    async def _ask(self, request: bytes, raw_id: bytes, method: str, began_at: float) -> Message | None:
+    async def _ask(self, request: bytes, message_id: int, method: str, began_at: float) -> Message | None:
         """The response to one request; None if it was put off, to `_resumes_at`."""
         timeout_s = self._limits.crawl_timeout
         ends_at = began_at + timeout_s
         for attempt in range(_DROPS_MAX + 1):
             self.requests += 1
+            self._under_way += 1
+            is_alone = self._under_way == 1
             try:
                 with self._counts.asking(self._caller.key.upstream, method):
                     async with asyncio.timeout_at(ends_at):
-                        return await self._channel.ask(request, raw_id)
+                        return await self._channel.ask(request, message_id)
             except TimeoutError:
                 within = f"within {timeout_s:g} s (index.crawl_timeout)"
                 raise UpstreamTimeout(f"no answer to {method} from the upstream {within}") from None
@@ -200,14 +236,20 @@ class Crawler:
                 if attempt == _DROPS_MAX:
                     raise
             except UpstreamRefused as refused:
-                if refused.retry_after_s is None:
-                    self.is_refused |= refused.is_of_caller
+                pause_s = refused.retry_after_s
+                if pause_s is not None:
+                    pause_s = max(_PAUSE_MIN_S, pause_s)
+                elif refused.status in _BUSY and not (is_alone and self._under_way == 1):
+                    pause_s = _BUSY_S  # it may serve one request of a session at a time
+                else:
                     raise
-                resumes_at = self._loop.time() + max(_PAUSE_MIN_S, refused.retry_after_s)
+                resumes_at = self._loop.time() + pause_s
                 if resumes_at >= ends_at:
                     raise
                 self._resumes_at = max(self._resumes_at, resumes_at)
                 return None
+            finally:
+                self._under_way -= 1
         raise AssertionError("unreachable")
 
 

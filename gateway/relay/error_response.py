@@ -37,7 +37,7 @@ def respond(
         if caller is not None:
             headers = caller.moved(error.status, headers)
         body, answered = error.body, jsonrpc.parse(error.body)
-        if answered is not None and answered.is_strict and bytes(answered.id) == error.crawl_id:
+        if answered is not None and answered.is_strict and bytes(answered.id) == b"%d" % error.crawl_id:
             body, response.is_edited = jsonrpc.replace(body, ("id",), raw_id), True
         headers = headers.without(b"transfer-encoding", b"trailer").with_value(b"content-length", b"%d" % len(body))
         response.begin(error.status, error.reason, headers, "length")  # it is the upstream's, and gains no `Date`

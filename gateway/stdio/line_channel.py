@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gateway.caller_identity import STDIO
-from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
+from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable, shown
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
@@ -23,11 +23,13 @@ from gateway.transport.memory_budget import Buffers, Reservation
 
 _UNREADABLE: Final = "a response of the server's cannot be read: too large, or no JSON"
 UNANSWERED_MAX: Final = 10_000  # requests of the client; the oldest are forgotten first
+_ID_CHARS_SHOWN: Final = 50
+ANSWERED_MAX: Final = 100  # whose answer may come once more
 CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first
 
 
 class StdioCaller:
-    """The client, and the channel for requests in its name. Their ids, and no others, begin with OWN."""
+    """The client, and the channel for requests in its name. Their ids are those of OWN that the client has not out."""
 
     key = STDIO
     asks_first = b""  # no field goes with a message, so the server would refuse none
@@ -35,33 +37,39 @@ class StdioCaller:
     filter = None
     is_served = True
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: Outlet, unanswered: "Unanswered") -> None:
         self._outlet = outlet
-        self.waiting: dict[Id, asyncio.Future[Message]] = {}  # for the server's answers
+        self._unanswered = unanswered
+        self.waiting: dict[int, asyncio.Future[Message]] = {}  # for the server's answers
         self._ended = ""  # why no request goes out any more
         self.has_asked = False  # then any line may answer a request of the gateway's: late, or twice
 
-    async def ask(self, request: bytes, raw_id: bytes) -> Message:
-        """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
+    def is_free(self, message_id: int) -> bool:
+        return not self._unanswered.knows(b"%d" % message_id)
+
+    async def ask(self, request: bytes, message_id: int) -> Message:
+        """The response to one JSON-RPC request of that id; it may be an error. Raises GatewayError."""
         if self._ended:
             raise UpstreamUnreachable(self._ended)
         self._outlet.insert(request)
-        key = jsonrpc.id_of(raw_id)
         answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self.waiting[key] = answered
+        self.waiting[message_id] = answered
         self.has_asked = True
         try:
             return await answered
         finally:
-            self.waiting.pop(key, None)
+            self.waiting.pop(message_id, None)
 
     def asked(self, message_id: Id | None) -> bool:
         """Whether a response with that id answers a request of the gateway's, perhaps too late or once more."""
-        return isinstance(message_id, str) and message_id.startswith(OWN)
+        if message_id is None or self._unanswered.knows(message_id):
+            return False
+        return OWN.has(jsonrpc.number_of(message_id))
 
     def answer(self, message_id: Id | None, response: Message | None, why: str = _UNREADABLE) -> None:
         """The server has answered a request of the gateway's; None if the response cannot be read, or none comes."""
-        answered = None if message_id is None else self.waiting.pop(message_id, None)
+        number = None if message_id is None else jsonrpc.number_of(message_id)
+        answered = None if number is None else self.waiting.pop(number, None)
         if answered is None or answered.done():
             return
         if response is None:
@@ -69,11 +77,25 @@ class StdioCaller:
         else:
             answered.set_result(response)
 
+    def misplaced(self, message_id: Id, response: Message) -> bool:
+        """Whether a response with an id that nobody has out answers the oldest request of the gateway's, wrongly.
+
+        It does if the client waits for none. An error without an id is that of the request (JSON-RPC 2.0, 5).
+        """
+        if not self.waiting or len(self._unanswered) or self._unanswered.knows(message_id):
+            return False
+        number = next(iter(self.waiting))
+        is_error = message_id == b"null" and bool(bytes(response.error))
+        what = message_id if isinstance(message_id, str) else message_id.decode(errors="replace")
+        why = f"the server has answered the request {number} with the id {shown(what, _ID_CHARS_SHOWN)}"
+        self.answer(b"%d" % number, response if is_error else None, why)
+        return True
+
     def end(self, why: str) -> None:
         """No request goes out any more, and nobody waits for a response. Late ones stay here."""
         self._ended = why
         for message_id in list(self.waiting):
-            self.answer(message_id, None, why)
+            self.answer(b"%d" % message_id, None, why)
 
 
 @dataclass
@@ -188,10 +210,15 @@ class Unanswered:
     def __init__(self) -> None:
         self._passed: OrderedDict[Id, Passed] = OrderedDict()
         self._cancelled: OrderedDict[Id, Passed] = OrderedDict()
+        self._answered: OrderedDict[Id, None] = OrderedDict()
 
     def __len__(self) -> int:
         """How many there are, without cancelled ones."""
         return sum(passed.times for passed in self._passed.values())
+
+    def knows(self, message_id: Id) -> bool:
+        """Whether a request of that id was passed on, and is not answered, or only lately."""
+        return message_id in self._passed or message_id in self._cancelled or message_id in self._answered
 
     def note(self, message_id: Id, passed: Passed) -> None:
         if (earlier := self._pop(message_id)) is not None:
@@ -206,7 +233,10 @@ class Unanswered:
 
     def take(self, message_id: Id) -> Passed | None:
         """The request that a response with that id answers; None if none waits."""
-        passed = self._pop(message_id)
+        if (passed := self._pop(message_id)) is not None:
+            self._answered[message_id] = None
+            if len(self._answered) > ANSWERED_MAX:
+                self._answered.popitem(last=False)
         if passed is not None and passed.times + passed.cancelled > 1:
             live = passed.times > 0  # those that were not cancelled are answered first
             self._keep(message_id, passed._replace(times=passed.times - live, cancelled=passed.cancelled - (not live)))

@@ -58,9 +58,9 @@ class StdioProxy:
         self._to_server = server
         self.sessions = Sessions(config.index, CapabilityCache(self._clock), self._clock)
         self.sessions.lives = self._counts.lives
-        self._caller = StdioCaller(server)
-        self._answerer = query_answer.Answerer(self.sessions, config.index, self._counts, self._clock)
         self._unanswered = Unanswered()
+        self._caller = StdioCaller(server, self._unanswered)
+        self._answerer = query_answer.Answerer(self.sessions, config.index, self._counts, self._clock)
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces
         self._large: LargeLine | None = None  # the server's line that passes in pieces
@@ -194,6 +194,8 @@ class StdioProxy:
             return True
         elif message is None:
             self._take_in(self._answered(message_id).unread())  # no JSON, but it ends the wait all the same
+        elif self._caller.misplaced(message_id, message):
+            return True
         else:
             passed = self._unanswered.take(message_id)
             pending = _pending(passed)

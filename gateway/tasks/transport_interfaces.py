@@ -12,8 +12,11 @@ from gateway.mcp.jsonrpc import Message
 class Channel(Protocol):
     """The way to the server, for requests of the gateway's own."""
 
-    async def ask(self, request: bytes, raw_id: bytes) -> Message:
-        """The response to one JSON-RPC request of that raw id. Raises GatewayError; a JSON-RPC error is a response."""
+    def is_free(self, message_id: int) -> bool:
+        """Whether no request of the client's that this id could be mixed up with is under way."""
+
+    async def ask(self, request: bytes, message_id: int) -> Message:
+        """The response to one JSON-RPC request of that id. Raises GatewayError; a JSON-RPC error is a response."""
 
 
 class Caller(Protocol):

@@ -1,6 +1,6 @@
 """The gateway as a client: JSON-RPC requests of its own over HTTP, in the name of a caller.
 
-In: the bytes of a request, and its raw id. Out: its response. Always: the request repeats the caller's target and
+In: the bytes of a request, and its id. Out: its response. Always: the request repeats the caller's target and
 header fields, but for those of the caller's one message (DESIGN 5.9); every other message on the response's stream goes
 to `on_message`, in order, before the response is returned (DESIGN 5.7); streams, bodies and polls have limits. A
 response ends the wait; the stream is read on in the background for a while, so that its connection serves again.
@@ -35,6 +35,7 @@ _REFUSAL_S: Final = 0.5  # for the body of a refusal
 _READ_ON_S: Final = 3.0  # behind the response, for the end of its stream
 READ_ON_MAX: Final = 64  # streams at once, of all upstreams
 OTHERS_MAX: Final = 10_000  # events besides the response, on the streams of one request
+_ID_BYTES_SHOWN: Final = 50
 _EVENTS_AT_ONCE: Final = 100  # before other tasks get their turn
 _BYTES_AT_ONCE: Final = 4096  # of a stream: so few bytes hold no flood of tiny events
 _MARKS: Final = (b"data", b"id", b"retry")  # the fields that are read: comments and empty lines cost nothing
@@ -54,11 +55,15 @@ class HttpChannel:
     _on_response: Callable[[Response], None]
     _on_message: Callable[[bytes], Awaitable[None]]
 
-    async def ask(self, request: bytes, raw_id: bytes) -> Message:
-        """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
+    def is_free(self, _message_id: int) -> bool:
+        """An exchange has one answer."""
+        return True
+
+    async def ask(self, request: bytes, message_id: int) -> Message:
+        """The response to one JSON-RPC request of that id; it may be an error. Raises GatewayError."""
         before, behind = self._post
         said = b"" if _MIRRORS.isdisjoint(self._headers.by_name) else _mirrored(request)
-        return await self._exchange(b"%b%d%b%b%b" % (before, len(request), said, behind, request), raw_id)
+        return await self._exchange(b"%b%d%b%b%b" % (before, len(request), said, behind, request), message_id)
 
     @cached_property
     def _post(self) -> tuple[bytes, bytes]:
@@ -67,18 +72,18 @@ class HttpChannel:
         before, name, behind = head.rpartition(b"\r\nContent-Length: ")
         return before + name, behind
 
-    async def _exchange(self, request: bytes, raw_id: bytes) -> Message:
+    async def _exchange(self, request: bytes, message_id: int) -> Message:
         stream, method = _Stream(), b"POST"
         for _ in range(_POLLS_MAX):
             async with AsyncExitStack() as leaving:
                 call = await leaving.enter_async_context(self._pool.call(method))
                 response = await call.send_all(request, b"", None, again=True)
                 self._on_response(response)
-                await self._check(response, raw_id)
+                await self._check(response, message_id)
                 if response.headers.media_type() != EVENT_STREAM:
-                    return _matching(await self._whole(response), raw_id)
+                    return _matching(await self._whole(response), message_id)
                 stream.parser = sse.Parser(self._pool.limits.inspected_event_bytes_max, _MARKS, reads_all=True)
-                answer = await self._read_stream(response, raw_id, stream)
+                answer = await self._read_stream(response, message_id, stream)
                 if answer is not None:
                     others = self._pool.links.reading_on
                     has_room = len(others) < READ_ON_MAX and not self._pool.context.slots.is_full
@@ -88,7 +93,7 @@ class HttpChannel:
                         task.add_done_callback(others.discard)
                     return answer
             if stream.last_id is None:
-                raise UpstreamBroken("the upstream ended the stream before its response")
+                raise UpstreamBroken(f"the upstream ended the stream before its response{_instead(stream.other_id)}")
             # The stream goes on in another connection (transports specification, "poll" the SSE stream).
             await asyncio.sleep(stream.retry_s)
             method = b"GET"
@@ -101,7 +106,7 @@ class HttpChannel:
         headers = Headers([*repeated, *added, (b"Accept-Encoding", b"identity")])
         return headers.as_head(method, self._target)
 
-    async def _check(self, response: Response, raw_id: bytes) -> None:
+    async def _check(self, response: Response, message_id: int) -> None:
         if not 200 <= response.status < 300:
             status, headers = response.status, response.headers
             body = await (self._refusal if status in (401, 403, 404) else self._whole)(response)
@@ -109,7 +114,7 @@ class HttpChannel:
             if status != 404 or b"mcp-session-id" not in self._headers:  # else the session has ended
                 said = self._misplaced(status, location)
             wait_s = retry_after_s(headers) if status in (429, 503) else None
-            raise UpstreamRefused(status, response.reason, headers, body, raw_id, said, wait_s)
+            raise UpstreamRefused(status, response.reason, headers, body, message_id, said, wait_s)
         if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
             raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
 
@@ -131,7 +136,7 @@ class HttpChannel:
                 reservation.hold(len(body))
         return bytes(body)
 
-    async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
+    async def _read_stream(self, response: Response, message_id: int, stream: "_Stream") -> Message | None:
         """The response with that id, once each message before it has been passed on; None if the stream ends first."""
         with closing(Reservation(self._pool.buffers)) as reservation:
             while True:
@@ -143,12 +148,12 @@ class HttpChannel:
                     return None
                 if not piece:
                     return None
-                answer = await self._read_piece(piece, raw_id, stream)
+                answer = await self._read_piece(piece, message_id, stream)
                 if answer is not None:
                     return answer
                 reservation.hold(stream.parser.pending_bytes)
 
-    async def _read_piece(self, piece: bytes, raw_id: bytes, stream: "_Stream") -> Message | None:
+    async def _read_piece(self, piece: bytes, message_id: int, stream: "_Stream") -> Message | None:
         """The response with that id, if this piece completes it. Requests and notifications are passed on."""
         answer = None
         for data in stream.feed(piece):
@@ -156,10 +161,10 @@ class HttpChannel:
                 await asyncio.sleep(0)
                 continue
             message = jsonrpc.parse(data)
-            if message is not None and message.answers(raw_id):
+            if message is not None and message.answers(message_id):
                 answer = message
             elif message is not None and message.is_response:
-                continue  # late, or a second one: nobody but the gateway asks on this stream
+                stream.other_id = bytes(message.id)  # late, or a second one: nobody but the gateway asks on this stream
             elif message is not None or jsonrpc.looks_like_messages(data):
                 await self._on_message(data)
         return answer
@@ -168,7 +173,7 @@ class HttpChannel:
         async with call:
             with suppress(TimeoutError, GatewayError):
                 async with asyncio.timeout(_READ_ON_S):
-                    await self._read_stream(response, b"", stream)
+                    await self._read_stream(response, -1, stream)
 
 
 @dataclass(eq=False)
@@ -178,6 +183,7 @@ class _Stream:
     parser: sse.Parser = field(init=False)
     last_id: bytes | None = None
     retry_s: float = _RETRY_DEFAULT_S
+    other_id: bytes = b""  # of a response that is no answer
     _events: int = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes | None]:
@@ -234,8 +240,14 @@ def _date_unix_s(given: bytes) -> float | None:
         return None
 
 
-def _matching(body: bytes, raw_id: bytes) -> Message:
+def _matching(body: bytes, message_id: int) -> Message:
     message = jsonrpc.parse(body)
-    if message is None or not message.answers(raw_id):
-        raise UpstreamBroken("the upstream's answer is no JSON-RPC response to the gateway's request")
+    if message is None or not message.answers(message_id):
+        other_id = b"" if message is None else bytes(message.id)
+        said = f"no JSON-RPC response to the gateway's request{_instead(other_id)}"
+        raise UpstreamBroken(f"the upstream's answer is {said}")
     return message
+
+
+def _instead(other_id: bytes) -> str:
+    return f": its id is {other_id[:_ID_BYTES_SHOWN].decode(errors='replace')}" if other_id else ""

@@ -33,6 +33,7 @@ from tests.bench.processes import BenchFailed, stop
 from tests.bench.report import Column, Options, Table, progress
 from tests.launch import ROOT
 from tests.model.virtual import VirtualLoop
+from tests.own_ids import is_own
 from tests.relay.messages import Json, answer, call, post
 from tests.upstream import Served, length_of
 from tests.world.costs import MADE_HERE
@@ -44,7 +45,6 @@ TASKS: Final = 1_000
 LIVE: Final = 10
 ANSWER_S: Final = 2**-9  # after which a server answers
 INTERVALS_S: Final = (60, 300)  # `index.full_crawl_interval`: its default was a minute
-OWN: Final = "taskgate-"  # how the ids of the gateway's own requests begin
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Connection(Served):
 
     def _answer(self, message: Json) -> None:
         counts, server = self._world.counts, self._world.server
-        counts.own += message["id"].startswith(OWN)
+        counts.own += is_own(message["id"]) or str(message["id"]).startswith("taskgate-")
         server.asked[message["method"]] += 1
         self.transport.write(answer(server.said(message)))
 

@@ -129,7 +129,7 @@ class Process:
             if own.session is self.session and own.ended is not None and own.ended > began:
                 own.ended = self._upstream.moments.now()
 
-    def waits(self, message_id: str) -> bool:
+    def waits(self, message_id: int) -> bool:
         """Whether the gateway waits for the response to a request of its own."""
         return self._proxy._caller.waiting.get(message_id) is not None
 

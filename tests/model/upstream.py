@@ -55,6 +55,7 @@ from tests.model.truth import (
     task_id,
 )
 from tests.model.virtual import TICK_S, WIRE_S, Transport, VirtualLoop
+from tests.own_ids import is_own
 from tests.upstream import Served, fields_of
 
 Json: TypeAlias = dict[str, Any]
@@ -62,7 +63,6 @@ Json: TypeAlias = dict[str, Any]
 PORT: Final = 3001
 HANG_S: Final = 45.0
 STALL_S: Final = 1.25
-OWN: Final = "taskgate-"  # how the ids of the gateway's own requests begin
 INVALID_PARAMS: Final = -32602
 DROPS: Final = ("drop", "unheard", "half")
 READ_BYTES_MAX: Final = 8192  # of a message, by the gateway
@@ -100,7 +100,7 @@ class Own:
 
     connection: "Connection"
     session: ServerSession
-    id: str
+    id: int
     method: str
     params: Json
     at: Moment
@@ -305,7 +305,7 @@ class Upstream:
         own = None
         if (told := request.headers.get("content-digest")) is not None and told != digest(request.body):
             self.fail(Violation("digest", f"{method} has the digest of another body"))
-        if session is not None and str(message.get("id")).startswith(OWN):
+        if session is not None and is_own(message.get("id")):
             by = int(request.headers.get("user-agent", 0))
             own = connection.own = self._note_own(connection, session, message, by)
             if connection.lost:
@@ -453,11 +453,11 @@ class Upstream:
             fits = of is session and fault.method in (message["method"], None if "id" in message else ...)
             if fits and fault.kind == "expired":
                 fits = message["method"] == "tasks/list" and "cursor" in message["params"]
-            is_own = str(message.get("id")).startswith(OWN)
+            is_gateways = is_own(message.get("id"))
             if fits and fault.kind in _OF_CLIENTS:
-                fits = not is_own
+                fits = not is_gateways
             if fits and fault.kind in PUT_OFF:
-                fits = is_own
+                fits = is_gateways
             if fits:
                 of.disturb(self.loop.time())
                 return self.faults.pop(at)[1]

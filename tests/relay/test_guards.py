@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gateway.caller_identity import rate_limit_key
 from gateway.config import GuardLimits
 from tests.launch import Gateways, eventually
+from tests.own_ids import OWN
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, page, result, task
@@ -189,7 +190,7 @@ async def test_what_each_request_costs(gateways: Gateways, name: str) -> None:
         assert await statuses(rig, *asked) == expected
         assert own is None or (len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))) == own
         sent = {each.partition(b"\r\n\r\n")[2] for each in asked}
-        assert all(seen.body in sent or b'"taskgate-' in seen.body for seen in rig.upstream.requests), "as it came"
+        assert all(seen.body in sent or OWN.search(seen.body) for seen in rig.upstream.requests), "as it came"
 
 
 async def test_a_reload_that_leaves_the_guards_as_they_are_fills_no_bucket(gateways: Gateways) -> None:

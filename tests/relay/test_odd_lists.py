@@ -1,5 +1,6 @@
 """Lists of the server's that are odd: no task is lost, and no list is an error for it (DESIGN 6.6, 6.11)."""
 
+import asyncio
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -9,7 +10,22 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, fault, page, response, result, task
+from tests.relay.messages import (
+    LAST_CHUNK,
+    Json,
+    answer,
+    call,
+    chunk,
+    dumps,
+    event,
+    fault,
+    filtered,
+    page,
+    response,
+    result,
+    stream,
+    task,
+)
 from tests.relay.rig import Server, Session, body, final, ids, rig_with
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -102,7 +118,8 @@ async def test_an_empty_cursor_that_leads_nowhere_is_the_end(gateways: Gateways,
         assert len(rig.asked("tasks/list")) <= pages + 2
         before, server.tasks = len(rig.asked("tasks/list")), tasks(count + 2)
         assert await listed(session) == all_of(server.tasks)
-        assert count < 8 or len(rig.asked("tasks/list")) - before <= 2, "a look at the last page, which is its end"
+        looks = 2 + (said == "404")  # after a 404 the server is first asked whether it serves the caller (7.4)
+        assert count < 8 or len(rig.asked("tasks/list")) - before <= looks, "a look at the last page, which is its end"
 
 
 async def test_an_empty_cursor_that_is_refused_once_is_no_end(gateways: Gateways) -> None:
@@ -261,3 +278,73 @@ async def test_a_list_whose_order_was_chance_is_crawled_once_that_shows(
         else:
             pages |= pages_of([*said[:6], middle, *said[6:], end])
         assert await listed(session) == all_of([late[0], late[1], *tasks(12)])
+
+
+# ---- ids ----
+
+
+@pytest.mark.parametrize("form", ["JSON", "stream"])
+async def test_a_server_that_reads_integers_alone_can_be_asked(gateways: Gateways, form: str) -> None:
+    """It answers what has a text for its id with another one: each list was 502."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        of_text = 0 if form == "JSON" else None
+        said = result(message["id"] if isinstance(message["id"], int) else of_text, page(tasks(2)))
+        return answer(said) if form == "JSON" else stream() + chunk(event(said)) + LAST_CHUNK
+
+    async with rig_with(gateways, script) as rig:
+        assert await listed(Session(rig)) == all_of(tasks(2))
+
+
+@pytest.mark.parametrize("form", ["JSON", "stream"])
+@pytest.mark.parametrize("spelt", [str, float])
+async def test_the_id_of_an_answer_may_be_spelt_otherwise(
+    gateways: Gateways, form: str, spelt: Callable[[int], object]
+) -> None:
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        said = result(spelt(body(asked)["id"]), page(tasks(2)))
+        return answer(said) if form == "JSON" else stream() + chunk(event(said)) + LAST_CHUNK
+
+    async with rig_with(gateways, script) as rig:
+        assert await listed(Session(rig)) == all_of(tasks(2))
+
+
+@pytest.mark.parametrize("form", ["JSON", "stream"])
+@pytest.mark.parametrize("other", [0, "server-error", -1])
+async def test_an_answer_with_another_id_is_an_error_that_names_it(
+    gateways: Gateways, form: str, other: object
+) -> None:
+    async def script(_asked: Message, _peer: Peer) -> bytes:
+        said = result(other, page(tasks(2)))
+        return answer(said) if form == "JSON" else stream() + chunk(event(said)) + LAST_CHUNK
+
+    async with rig_with(gateways, script) as rig:
+        said = body(await Session(rig).ask(ALL))["error"]["message"]
+        assert said.endswith(f"its id is {dumps(other).decode()}"), said
+
+
+@pytest.mark.parametrize("status", [b"409 Conflict", b"429 Too Many Requests", b"503 Service Unavailable"])
+async def test_a_server_that_serves_one_request_of_a_session_at_a_time_is_asked_so(
+    gateways: Gateways, status: bytes
+) -> None:
+    """Each list of named or live tasks failed, for its requests went up eight at a time."""
+    busy = 0
+
+    async def serves_one(asked: Message, peer: Peer) -> bytes | None:
+        nonlocal busy
+        if busy:
+            return response(b"busy", status=status)
+        busy += 1
+        await asyncio.sleep(0.01)
+        busy -= 1
+        message = body(asked)
+        known = {one["taskId"]: one for one in tasks(20)}
+        if message["method"] == "tasks/get":
+            return answer(result(message["id"], known[message["params"]["taskId"]]))
+        return answer(result(message["id"], page([])))
+
+    async with rig_with(gateways, serves_one, index={"max_age": 0}) as rig:
+        for _ in range(2):
+            named = await rig.ask(rig.post(filtered(taskIds=all_of(tasks(20)), orderBy="createdAt", order="asc")))
+            assert ids(final(named)) == all_of(tasks(20))

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 from tests.launch import Gateways, eventually, logged
+from tests.own_ids import OWN
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, initialized, notification, page, result, task
@@ -281,7 +282,7 @@ async def test_what_a_response_in_an_odd_form_says_is_in_the_list_or_in_the_log(
 
     async def odd(asked: Message, peer: Peer) -> bytes | None:
         message = body(asked)
-        if b'"taskgate-' in asked.body or (message["method"] == "initialize" and form not in UNREADABLE):
+        if OWN.search(asked.body) or (message["method"] == "initialize" and form not in UNREADABLE):
             return await server(asked, peer)
         said = initialized()
         if message["method"] == "tools/call":

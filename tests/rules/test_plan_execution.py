@@ -63,13 +63,17 @@ class Place:
         """The way to the server."""
         return self
 
-    async def ask(self, request: bytes, raw_id: bytes) -> Message:
+    def is_free(self, _message_id: int) -> bool:
+        """Whether no request of the client's has this id."""
+        return True
+
+    async def ask(self, request: bytes, message_id: int) -> Message:
         """The server's answer."""
         asked = plain.parsed(request)
         self.asked.append(asked.method)
         said = await self.server(self)
         value = self.task if asked.method == "tasks/get" else said
-        return plain.parsed(jsonrpc.result(raw_id, value))
+        return plain.parsed(jsonrpc.result(b"%d" % message_id, value))
 
     async def run(self) -> BaseException | None:
         [error] = await asyncio.gather(self.refresh.run(), return_exceptions=True)
@@ -113,7 +117,7 @@ def raising(error: BaseException) -> Event:
 
 
 def refused(status: int) -> Event:
-    return raising(UpstreamRefused(status, b"No", (), b"", b""))
+    return raising(UpstreamRefused(status, b"No", (), b"", 1))
 
 
 BROKEN, FAILED = raising(UpstreamBroken("no answer")), raising(UpstreamFailed(b'{"code":-32603,"message":"oh no"}'))

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final, Self
 
 from tests.launch import held_port, port_of
+from tests.own_ids import is_own
 from tests.peer import Peer
 from tests.relay.http1 import End, Malformed, Message, Reader
 from tests.relay.messages import Json, dumps, fault, notification, result
@@ -26,7 +27,6 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 SLOW_S: Final = 0.005
 _PAUSE_MAX_S: Final = 0.001
 _PAUSES: Final = 0.25  # before a piece of a response
-_CRAWLER: Final = "taskgate-"  # what the ids of the gateway's own requests begin with
 
 
 class Line(Peer):
@@ -224,7 +224,7 @@ class Upstream(Listener):
             polled = self._polls[request.value(b"last-event-id") or b""]
             return stream() + chunk(event(self._reply(exchange, polled))) + LAST_CHUNK
         message: Json = json.loads(request.body)
-        if not str(message["id"]).startswith(_CRAWLER):
+        if not is_own(message["id"]):
             self.faults.append(f"exchange {exchange.number} was relayed, and not answered")
         reply = dumps(self._reply(exchange, message))
         match self.random.choice(["JSON", "JSON", "stream", "poll"]):

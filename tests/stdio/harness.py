@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from gateway.config import StdioConfig
 from gateway.stdio.child_process import Streams
 from gateway.stdio.stdio_proxy import NoCounts, StdioApp
+from tests.own_ids import is_own
 from tests.peer import holds_in_time
 from tests.relay import messages
 
@@ -19,7 +19,6 @@ Json: TypeAlias = dict[str, Any]
 
 WAIT_S = 20.0  # for what must happen: long, because a machine may be busy
 PIECE_BYTES: Final = 1 << 16
-OWN: Final = re.compile(rb'"taskgate-[0-9a-f]{32}-')  # how the ids of the gateway's own requests begin
 
 
 def line(message: Json | list[Json], end: bytes = b"\n") -> bytes:
@@ -117,7 +116,7 @@ class Side:
         """The request of the gateway's own of that number, at the server."""
 
         def all_own() -> list[Json]:
-            return [m for m in self.messages() if isinstance(m, dict) and OWN.match(f'"{m.get("id")}'.encode())]
+            return [m for m in self.messages() if isinstance(m, dict) and is_own(m.get("id"))]
 
         await self.until(lambda: len(all_own()) >= number, f"request {number} of the gateway's own")
         return all_own()[number - 1]

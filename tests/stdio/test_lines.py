@@ -132,7 +132,9 @@ async def test_a_large_line_of_anothers_passes_while_a_request_of_the_gateways_i
 AGAIN = {
     "a result": lambda own: result(own, {"tasks": []}),
     "an error": lambda own: line({"jsonrpc": "2.0", "id": own, "error": {"code": -32603, "message": "?"}}),
-    "its id escaped": lambda own: result(own, {}).replace(b"taskgate", b"task\\u0067ate"),
+    "its id a text": lambda own: result(str(own), {}),
+    "its id escaped": lambda own: result(str(own), {}).replace(b'"2', b'"\\u0032'),
+    "its id no integer": lambda own: result(float(own), {}),
     "its id last": lambda own: line({"result": {}, "jsonrpc": "2.0", "id": own}),
     "large": lambda own: large(own, last=False),
     "large, its id last": lambda own: large(own, last=True),
