@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parent.parent
 CALLED: Final = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}
 VALUES: Final = "gateway/config/value_readers.py"
 # Stands for the names that only a running function knows.
-LOCALS: Final[dict[str, Any]] = {"name": b"data", "authority": r"[a-z.:]+", "choices": ("a", "b")}
+LOCALS: Final[dict[str, Any]] = {"name": b"data", "authority": r"[a-z.:]+", "choices": ("a", "b"), "any_of": b"a|b"}
 PASSED_ON: Final = {(VALUES, "pattern")}  # what `_match` is given
 
 
