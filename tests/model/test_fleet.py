@@ -22,7 +22,7 @@ def played_here() -> list[h.History]:
     wiped, one of the id of a denied one; and some that are drawn."""
     before = (h.Create(), h.Switch(), h.Wait(65), h.Query(), h.Update(), h.Wait(65), h.Query())
     goes = (*before, h.Switch(), h.Query(), h.Delete(), h.Get(), h.Wait(65), h.Switch(), h.Query())
-    made_at_both = (h.Switch(), h.Create(), h.Wait(), h.Switch(), h.Create(), h.Wait(), h.Switch())  # before one refuses
+    made_at_both = (h.Switch(), h.Create(), h.Wait(), h.Switch(), h.Create(), h.Wait(), h.Switch())
     refused = (*made_at_both, h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65), h.Query())
     ended = (h.Create(), h.Wait(), h.Update(), h.Wait(65), h.Query(), h.Wait())
     unheard = (*ended, h.Delete(), h.Switch(), h.Get(), h.Wait(65), h.Switch(), h.Query())
