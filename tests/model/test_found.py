@@ -111,11 +111,11 @@ FOUND = {
     ),
     "a client is told long after it asked that a task is as it was": History(
         Setting(max_age=16, full_crawl_interval=3840, per_page=1, delays=((0, 0), (1, 1), (1, 30), (1, 1), (0, 0)),
-                tasks="wcccccc"),
+                tasks="wccccccccc"),
         (Query(), Wait(16), Get(), Wait(3), Update(status=1), Wait(35), Query()),
     ),
     "a notification says late what was so before": History(
-        Setting(max_age=16, full_crawl_interval=3840, per_page=1, listening=True, tasks="wcccccc"),
+        Setting(max_age=16, full_crawl_interval=3840, per_page=1, listening=True, tasks="wccccccccc"),
         (Update(status=1, notify=True, late=20), Wait(2), Query(), Wait(2), Update(status=0), Wait(20), Query()),
     ),
     "an answer to what was asked before a 403 comes after it": History(

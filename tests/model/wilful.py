@@ -22,15 +22,9 @@ FAULTS: Final = faults({
     "an answer that need not be read marks nothing": (
         r"(?<=if )is_unique(?=:\n\s+if self\.lives is not None:\n\s+self\.lives\.name\()", "True"
     ),
-    "a mark is made at the request, not at the answer": (
-        r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
-    ),
     "an error marks nothing": (r"self\.index\.get\(task_id\) is not None or (?=\(is_asking and )", "False and "),
     "a task that the index lacks is asked for only if a page shows it": (
         r"\(\w+\.seen or (self\.index\.get\(\w+\))\)", r"\1"
-    ),
-    "an error about a task that the index lacks marks nothing, though own requests are under way": (
-        r"\(is_asking and ", "(False and "
     ),
     "a client that is told the same renews the task as of when it is told": (r"max\(asked, \w+\.told\.as_of\)", "now"),
     "a notification that says the same renews the task": (r"\w+\.told\.as_of(?= if asked is None else)", "now"),
@@ -52,7 +46,9 @@ FAULTS: Final = faults({
     "what only the lenient reader reads says nothing": (
         r"(?<=if not )message\.is_response(?=:\n\s+return )", "(message.is_response and message.is_strict)"
     ),
-    "a response that is no JSON puts nothing in doubt": (r"(?<=return )data\.lstrip\(_BEFORE_TEXT\).*", "False"),
+    "a response that is no JSON puts nothing in doubt": (
+        r"jsonrpc\.may_be_messages\(data\)(?= else Intercepted)", "False"
+    ),
     "a refusal drops the index": (r"(?=session\.known\.refused = self\.now)", "session.clear(); "),
     "a refusal hides nothing": (r"(?<=if )status in REFUSALS(?=:)", "False"),
     "an answer to what was asked before a refusal ends it": (
@@ -65,7 +61,7 @@ FAULTS: Final = faults({
     "late news of a task that has ended begins it again": (
         r"(?<=if )is_made(:\n\s+return) before\.is_counted.*", r"True\1 False"
     ),
-    "each session that sees a task counts it": (r"hash\(\(key\.upstream, task_id\)\)", "hash((*key, task_id))"),
+    "each session that sees a task counts it": (r"hash\(\(key\.server, task_id\)\)", "hash((*key, task_id))"),
     "an answer that need not be read ends no task": (
         r"if known is not None:\n\s+self\.told\(key, \(known,\)\)\n\s+elif pending\.shows_task:", "if False:"
     ),
@@ -80,7 +76,6 @@ RACES: Final = faults({
     "a task that a crawl omits is gone": (r"(?<=if )may_be_there(?=:)", "False"),
     "another life of an id is the same task": (r"before\.created != task\.created or (?=\(was_made)", ""),
     "an answer settles a mark that came after its request": (r"(?<=if )asked > mark\.last(?=:)", "True"),
-    "an answer to what was asked before a 401 counts": (r"raise Forgotten\b", "pass"),
 })  # fmt: skip
 """Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""
 
@@ -104,7 +99,6 @@ FINDERS: Final[dict[str, int | str]] = {
     "a task that a crawl omits is gone": 55,
     "another life of an id is the same task": 2,
     "an answer settles a mark that came after its request": 140,
-    "an answer to what was asked before a 401 counts": 6,
     "the page where new tasks appear is never looked at": 6,
     "of the live tasks only those that work are asked for": 13,
     "a crawl confirms all tasks from when it ended, not from when it began": 23,
@@ -113,14 +107,8 @@ FINDERS: Final[dict[str, int | str]] = {
     "a request that was put off is not repeated": 0,
     "notifications mark nothing": 5,
     "an answer that need not be read marks nothing": "a task has changed, says a response that is no JSON",
-    "a mark is made at the request, not at the answer": (
-        "no tasks/get: that is found out while a crawl reads and a task is being made"
-    ),
     "an error marks nothing": 13,
     "a task that the index lacks is asked for only if a page shows it": 5,
-    "an error about a task that the index lacks marks nothing, though own requests are under way": (
-        "a task that may be gone is brought by a page that was asked for before"
-    ),
     "a client that is told the same renews the task as of when it is told": (
         "a client is told long after it asked that a task is as it was"
     ),
