@@ -16,7 +16,7 @@ FAULTS: Final = faults({
         r"(?<=if )not task\.cancelled\(\)(?=:)", "True",
         r"(?<=if )not self\.\w+(?=:\n\s+self\.end\(\)\n\s+task\.cancel)", "True"
     ),
-    "a request that was put off is not repeated": (r"(?<=if )\w+\.retry_after_s is None(?=:)", "True"),
+    "a request that was put off is not repeated": (r"(?<=pause_s = )refused\.retry_after_s", "None"),
     # ---- what is marked ----
     "notifications mark nothing": (r"\w+\.of_notification\(\w+\)", "None"),
     "an answer that need not be read marks nothing": (
