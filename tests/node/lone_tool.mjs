@@ -4,15 +4,12 @@
 // PORT=3001 node lone_tool.mjs
 //
 // The tool `delay` takes `seconds`; the tool `count` makes no task, and tells how many it has made.
-import { randomUUID } from "node:crypto";
-import { createServer } from "node:http";
 import { InMemoryTaskMessageQueue, InMemoryTaskStore } from "@modelcontextprotocol/sdk/experimental/tasks";
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
-import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
 import { z } from "zod";
+import { serve } from "./serve.mjs";
 
 const taskStore = new InMemoryTaskStore();
-const transports = new Map();
 const count = { made: 0, ended: 0 };
 
 function build() {
@@ -38,12 +35,4 @@ function build() {
   return server;
 }
 
-createServer(async (request, response) => {
-  let transport = transports.get(request.headers["mcp-session-id"]);
-  if (!transport) {
-    const onsessioninitialized = (id) => transports.set(id, transport);
-    transport = new StreamableHTTPServerTransport({ sessionIdGenerator: randomUUID, onsessioninitialized });
-    await build().connect(transport);
-  }
-  await transport.handleRequest(request, response);
-}).listen(Number(process.env.PORT), "127.0.0.1");
+serve(build);

@@ -4,16 +4,13 @@
 //
 // `render`, `train` and `index` make a task; with `ends` it is over before its result is sent, or `later`. `move` gives a task another
 // status; a terminal one with a result, as its tool would.
-import { randomUUID } from "node:crypto";
-import { createServer } from "node:http";
 import { InMemoryTaskMessageQueue, InMemoryTaskStore } from "@modelcontextprotocol/sdk/experimental/tasks";
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
-import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
 import { z } from "zod";
+import { serve } from "./serve.mjs";
 
 const shared = new InMemoryTaskStore();
 const taskMessageQueue = new InMemoryTaskMessageQueue();
-const transports = new Map();
 const result = (status) => ({ content: [{ type: "text", text: status }], isError: status === "failed" });
 
 function build() {
@@ -41,12 +38,4 @@ function build() {
   return server;
 }
 
-createServer(async (request, response) => {
-  let transport = transports.get(request.headers["mcp-session-id"]);
-  if (!transport) {
-    const onsessioninitialized = (id) => transports.set(id, transport);
-    transport = new StreamableHTTPServerTransport({ sessionIdGenerator: randomUUID, onsessioninitialized });
-    await build().connect(transport);
-  }
-  await transport.handleRequest(request, response);
-}).listen(Number(process.env.PORT), "127.0.0.1");
+serve(build);

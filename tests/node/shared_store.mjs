@@ -3,16 +3,13 @@
 // PORT=3001 node [--import ./sdk_1_30.mjs] shared_store.mjs
 //
 // The tool `work` makes a task, which completes at once if `ends`, else never.
-import { randomUUID } from "node:crypto";
-import { createServer } from "node:http";
 import { InMemoryTaskMessageQueue, InMemoryTaskStore } from "@modelcontextprotocol/sdk/experimental/tasks";
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
-import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
 import { z } from "zod";
+import { serve } from "./serve.mjs";
 
 const taskStore = new InMemoryTaskStore();
 const taskMessageQueue = new InMemoryTaskMessageQueue();
-const transports = new Map();
 
 function build() {
   const tasks = { list: {}, cancel: {}, requests: { tools: { call: {} } } };
@@ -31,12 +28,4 @@ function build() {
   return server;
 }
 
-createServer(async (request, response) => {
-  let transport = transports.get(request.headers["mcp-session-id"]);
-  if (!transport) {
-    const onsessioninitialized = (id) => transports.set(id, transport);
-    transport = new StreamableHTTPServerTransport({ sessionIdGenerator: randomUUID, onsessioninitialized });
-    await build().connect(transport);
-  }
-  await transport.handleRequest(request, response);
-}).listen(Number(process.env.PORT), "127.0.0.1");
+serve(build);
