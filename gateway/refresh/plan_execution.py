@@ -46,8 +46,6 @@ class Refresh(ABC):
         try:
             await self._ask_all()
         finally:
-            if self._crawler.is_refused:  # though another request may have failed first
-                self._sessions.refuse(self._session)
             self._in_flight.end()
             self._sessions.keep(self._session)
 

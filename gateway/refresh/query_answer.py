@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -180,12 +180,8 @@ class Planner:
                 await waiter.reply.drain()
 
         channel, known = waiter.reply.channel(on_message, as_it_came=True), session.known
-        asked, crawler = self._sessions.now(), self._crawler(caller, channel)
-        try:
-            response = await crawler.ask("tasks/list", {})
-        finally:
-            if crawler.is_refused:
-                self._sessions.refuse(session)
+        asked = self._sessions.now()
+        response = await self._crawler(session, caller, channel).ask("tasks/list", {})
         if bytes(response.error):
             raise UpstreamFailed(bytes(response.error))
         known.asked_as = caller.asks_first, asked.at
@@ -198,8 +194,9 @@ class Planner:
             with suppress(Forgotten, TooLarge):
                 await self._carry_out(session, caller, waiter, Query(), ACCESS_CHECK, came)
 
-    def _crawler(self, caller: Caller, channel: Channel) -> Crawler:
-        return Crawler(caller, channel, self._limits, self._counts, self._sessions.now)
+    def _crawler(self, session: Session, caller: Caller, channel: Channel) -> Crawler:
+        sessions = self._sessions
+        return Crawler(caller, channel, self._limits, self._counts, sessions.now, partial(sessions.refuse, session))
 
     async def answer(self, session: Session, caller: Caller, waiter: Waiter, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
@@ -255,7 +252,7 @@ class Planner:
         if plan.reads or new:
             waiter.reply.owe(plan.reads + len(new))  # those that joined owe nothing: it is asked once
             ask = InFlight(session.in_flight, [*new, None] if plan.reads else new, self._sessions.now())
-            crawler = self._crawler(caller, waiter.reply.channel(self._on_message(session, ask)))
+            crawler = self._crawler(session, caller, waiter.reply.channel(self._on_message(session, ask)))
             parts = session, self._sessions, crawler, ask, self._ages
             if plan.check_access:
                 refresh: Refresh = AccessCheck(*parts)

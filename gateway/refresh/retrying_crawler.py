@@ -73,21 +73,27 @@ class ListPage(msgspec.Struct):
 class Crawler:
     """Asks the upstream in the name of one caller. `requests` is the number of requests made.
 
-    It `is_refused` if the upstream may serve the caller no more, by its answer to one of them.
+    `refuse` is told at once of an answer by which the upstream may serve the caller no more.
     `ends_empty`: the list that was read has an empty cursor for its end.
     """
 
     def __init__(
-        self, caller: Caller, channel: Channel, limits: IndexLimits, counts: Counts, now: Callable[[], Moment]
+        self,
+        caller: Caller,
+        channel: Channel,
+        limits: IndexLimits,
+        counts: Counts,
+        now: Callable[[], Moment],
+        refuse: Callable[[], None],
     ) -> None:
         self._caller = caller
         self._channel = channel
         self._limits = limits
         self._counts = counts
         self._now = now
+        self._refuse = refuse
         self._loop = asyncio.get_running_loop()
         self.requests = 0
-        self.is_refused = False
         self.ends_empty = False
         self._refused_with = ""  # the last cursor
         self._resumes_at = 0.0  # since the upstream has put a request off
@@ -193,7 +199,8 @@ class Crawler:
         try:
             return await self._ask_until_taken(method, params)
         except UpstreamRefused as refused:
-            self.is_refused |= refused.is_of_caller and "cursor" not in params  # a cursor may be stale (DESIGN 6.11)
+            if refused.is_of_caller and not (refused.status == 404 and "cursor" in params):  # else that may be stale
+                self._refuse()
             raise
 
     async def _ask_until_taken(self, method: str, params: dict[str, Any]) -> Message:

@@ -42,6 +42,17 @@ FOUND = {
     "a task is made, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible", method="tools/call"), Create(), Wait())
     ),
+    "a task is made while all pages are read": History(
+        Setting(delays=((5, 70), (1, 140), (2, 2), (1, 16), (140, 1), (70, 0)), ids_again=65, tasks="c"),
+        (Query(), Create(ttl=16)),
+    ),
+    "a page is refused with 401 for its cursor while a task is asked for by name": History(
+        Setting(delays=((1, 3), (16, 40), (1, 16), (1, 8), (5, 5), (1, 1), (8, 5), (3, 2), (8, 1), (16, 2), (40, 1),
+                        (8, 40)), tasks="cccccccicci"),
+        (Query(), Blink(18), Wait(2), Wait(5), Wait(5), Wait(5), Wait(16), Wait(16), Wait(16), Wait(3), Wait(2),
+         Wait(63), Wait(5), Fault(kind="401", method="tasks/list"), Wait(), Fault(kind="error", method="tasks/list"),
+         Query(ids=(-1,)), Wait(3), Query(ids=(-1,))),
+    ),
     "a tool is refused after a task was made": History(
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(), Wait(), Fault(kind="403", method="prompts/get"), Create(method=1), Wait(2),

@@ -55,7 +55,7 @@ class Place:
         self.server: Callable[[Place], Awaitable[bytes]] = all_is_there
         self.task = TASKS[0]  # that every `tasks/get` returns
         self.asked: list[str | None] = []
-        crawler = Crawler(self, self, LIMITS, counts, self.sessions.now)
+        crawler = Crawler(self, self, LIMITS, counts, self.sessions.now, partial(self.sessions.refuse, session))
         parts = self.session, self.sessions, crawler, self.single, Ages(1.0, 60.0)
         self.refresh: Refresh = KINDS[kind](*parts)
 
