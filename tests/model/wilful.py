@@ -22,6 +22,9 @@ FAULTS: Final = faults({
     "an answer that need not be read marks nothing": (
         r"(?<=if )is_unique(?=:\n\s+if self\.lives is not None:\n\s+self\.lives\.name\()", "True"
     ),
+    "a mark is made at the request, not at the answer": (
+        r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
+    ),
     "an error marks nothing": (r"self\.index\.get\(task_id\) is not None or (?=\(is_asking and )", "False and "),
     "a task that the index lacks is asked for only if a page shows it": (
         r"\(\w+\.seen or (self\.index\.get\(\w+\))\)", r"\1"
@@ -107,6 +110,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "a request that was put off is not repeated": 0,
     "notifications mark nothing": 5,
     "an answer that need not be read marks nothing": "a task has changed, says a response that is no JSON",
+    "a mark is made at the request, not at the answer": "a task is made while all pages are read",
     "an error marks nothing": 13,
     "a task that the index lacks is asked for only if a page shows it": 5,
     "a client that is told the same renews the task as of when it is told": (
