@@ -11,16 +11,13 @@ One key is a mark, the same for all replicas. Each batch reads it: a store whose
 
 import asyncio
 import logging
-import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from typing import Any, Final
 from uuid import uuid4
 
-from aiohappyeyeballs import start_connection
-from redis.asyncio.connection import AbstractConnection, parse_url
+from redis.asyncio.connection import Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AskError, ClusterCrossSlotError, ClusterDownError, ResponseError
@@ -31,7 +28,6 @@ from gateway.store.redis_command_queue import Answers, Batch, Command, Ending, P
 log = logging.getLogger("taskgate.store")
 
 _DIAL_S: Final = 1.0  # for a new connection to be ready, and for an old one to close
-_DELAY_S: Final = 0.1  # for one of several addresses, before the next is tried as well (RFC 8305, 5)
 _PAUSE_S: Final = 0.5  # until the next connection is tried; doubled each time until the store serves
 _PAUSE_MAX_S: Final = 2.0
 _ANSWER_S: Final = 1.0  # for the answers to one batch
@@ -62,27 +58,6 @@ async def exchange(connection: Any, commands: list[Command]) -> list[Any]:
     return results
 
 
-class _Connection(AbstractConnection):
-    """redis-py's, to the first of a name's addresses that takes it. `tls`: with TLS, by the system's authorities."""
-
-    def __init__(self, host: str, port: int = 6379, tls: bool = False, **given: Any) -> None:
-        super().__init__(protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None, **given)
-        self._at, self._tls = (host, port), ssl.create_default_context() if tls else None
-
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        addresses = await loop.getaddrinfo(*self._at, type=socket.SOCK_STREAM)
-        sock = await start_connection(addresses, happy_eyeballs_delay=_DELAY_S)
-        name = None if self._tls is None else self._at[0]
-        self._reader, self._writer = await asyncio.open_connection(sock=sock, ssl=self._tls, server_hostname=name)
-
-    def _host_error(self) -> str:
-        return f"{self._at[0]}:{self._at[1]}"
-
-    def repr_pieces(self) -> list[tuple[str, Any]]:
-        return [("host", self._at[0]), ("port", self._at[1])]
-
-
 class NoPrimary(Exception):
     """The server takes in nothing, for good: it is a replica, or no store at all."""
 
@@ -91,10 +66,11 @@ class NoPrimary(Exception):
 async def connect(url: str) -> AsyncIterator[Any]:
     """A new connection to a primary, for as long as the context lasts. Raises NoPrimary, and what redis-py raises."""
     given: dict[str, Any] = dict(parse_url(url))
-    connection = _Connection(tls=given.pop("connection_class", None) is not None, **given)
+    kind = given.pop("connection_class", Connection)
+    connection = kind(protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None, **given)
     try:
         async with asyncio.timeout(_DIAL_S):
-            await connection.connect()  # type: ignore[no-untyped-call]
+            await connection.connect()
             [said] = await exchange(connection, [("HELLO", 2)])
         _check_primary(said)
         yield connection
