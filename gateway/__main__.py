@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import argparse
 
     from gateway import config
+    from gateway.stdio.child_process import NotStarted
 
 _USAGE = """\
 taskgate --upstream URL [--listen HOST:PORT] [--admin HOST:PORT]
@@ -181,7 +182,6 @@ def _check(given: "argparse.Namespace") -> None:
     # A copy kept elsewhere: its relative names start from the original's folder.
     in_force = given.against and config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
-    _check_traces(settings)
     tls_certificates.check_valid(settings)  # the gateway starts with them all the same
     asyncio.run(app.check(settings))
     lines = [f"{printable(str(given.config or 'the flags'))}: valid"]
@@ -214,10 +214,8 @@ def _serve(given: "argparse.Namespace") -> None:
             _check(given)
         else:
             _run(given)
-    except config.ConfigError as error:
-        _fail(error, 2)
-    except config.StartError as error:
-        _fail(error, 1)
+    except (config.ConfigError, config.StartError) as error:
+        _fail(error)
 
 
 def _run(given: "argparse.Namespace") -> None:
@@ -225,7 +223,6 @@ def _run(given: "argparse.Namespace") -> None:
     import asyncio
 
     settings = _read(given)
-    _check_traces(settings)
     from gateway import app  # what serves: faults of the file are told sooner without it
 
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
@@ -268,22 +265,21 @@ def _stdio(arguments: list[str]) -> NoReturn:
 
         try:
             settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
-            _check_traces(settings)
             admin = config.admin_address(given.admin) if given.admin is not None else None
         except config.ConfigError as error:
-            _fail(error, 2)
+            _fail(error)
     try:
         server = child_process.Child(command)
     except child_process.NotStarted as error:
-        _fail(error, error.status)
+        _fail(error)
     from gateway import config  # while the server starts
     from gateway.stdio import stdio_proxy as app  # while the server starts
 
     try:
         status = app.run(server, settings or config.StdioConfig(), admin)
-    except config.StartError as error:
+    except (config.ConfigError, config.StartError) as error:
         server.terminate()
-        _fail(error, 1)
+        _fail(error)
     child_process.end_as(status)
 
 
@@ -295,25 +291,10 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + (arguments[at : at + 1] == ["--"]) :]
 
 
-def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
-    """Raise ConfigError unless configured traces have their packages, and values that OpenTelemetry allows."""
-    from gateway.config import ConfigError
-
-    try:
-        if settings.traces is not None:
-            from gateway.operate.traces import Tracing
-
-            Tracing.check(settings.traces.endpoint)
-    except ImportError as error:
-        raise ConfigError(f"traces: its packages are missing; install taskgate with the extra otel: {error}") from None
-    except ValueError as error:
-        raise ConfigError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
-
-
-def _fail(error: Exception, status: int) -> NoReturn:
+def _fail(error: "config.ConfigError | config.StartError | NotStarted") -> NoReturn:
     with suppress(OSError):  # nobody reads it
         print(f"taskgate: {error}", file=sys.stderr)
-    raise SystemExit(status) from None
+    raise SystemExit(error.status) from None
 
 
 if __name__ == "__main__":

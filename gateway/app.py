@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gateway.config import Address, Config, ConfigError, StartError
 from gateway.downstream import host_origin_check, listener
 from gateway.downstream.tls_handshakes import TlsServer
-from gateway.operate import access_log, admin_listener, log_format, status_page
-from gateway.operate.metrics import Gauge, Metrics
+from gateway.operate import admin_listener, log_format, observers, status_page
+from gateway.operate.metrics import Gauge
 from gateway.owners.task_ids_seen_by_caller import IDLE_S
 from gateway.proxy import Proxy
 from gateway.relay import routes
@@ -69,18 +69,10 @@ class App:
         self._loop = asyncio.get_running_loop()
         clock = self._loop.time
         self._ending = AsyncExitStack()  # what ends with the gateway, the last first
-        self.metrics = Metrics()
-        self._make_log: Callable[..., access_log.AccessLog] = access_log.AccessLog
-        # What only a configured collector or store needs is imported only for one.
-        if config.traces is not None:
-            from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
-
-            tracing = Tracing(config.traces.endpoint)
-            self.metrics, self._make_log = TracedMetrics(tracing.tracer), TracedAccessLog
-            self._ending.push_async_callback(tracing.close)
+        self.metrics, self._make_log = observers(config, self._ending)
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
-        if config.store is not None:
+        if config.store is not None:  # imported only for one
             from gateway import store
 
             store.check()

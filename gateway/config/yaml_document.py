@@ -36,12 +36,16 @@ _FAULTY: Final = object()  # stands for a value with a fault; the fault is noted
 class ConfigError(Exception):
     """The configuration cannot be used. Each of `args` is one fault, for an operator to read, on one line."""
 
+    status = 2  # of the process
+
     def __str__(self) -> str:
         return "\n".join(self.args)
 
 
 class StartError(Exception):
     """The gateway cannot start with this configuration on this machine."""
+
+    status = 1
 
 
 class Document:

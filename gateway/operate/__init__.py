@@ -10,3 +10,32 @@ status_page       the page for people, and what it shows
 recent_failures   the last requests, failures and queries, and why requests fail, for the page
 recent_rates      rates, failures and p95 of the last minutes, for the page
 """
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from gateway.config import Config, ConfigError, StdioConfig
+
+if TYPE_CHECKING:
+    from gateway.operate.access_log import AccessLog
+    from gateway.operate.metrics import Metrics
+
+
+def observers(config: Config | StdioConfig, ending: AsyncExitStack) -> "tuple[Metrics, Callable[..., AccessLog]]":
+    """What counts and what logs; both make spans too, where that is configured, until `ending`. Raises ConfigError."""
+    from gateway.operate.access_log import AccessLog
+    from gateway.operate.metrics import Metrics
+
+    if config.traces is None:
+        return Metrics(), AccessLog
+    try:
+        from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
+
+        tracing = Tracing(config.traces.endpoint)
+    except ImportError as error:
+        raise ConfigError(f"traces: its packages are missing; install taskgate with the extra otel: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
+    ending.push_async_callback(tracing.close)
+    return TracedMetrics(tracing.tracer), TracedAccessLog

@@ -57,11 +57,6 @@ class Tracing:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
         self.tracer = self._provider.get_tracer("taskgate", schema_url=_CONVENTIONS)
 
-    @classmethod
-    def check(cls, endpoint: Url) -> None:
-        """Raise ValueError unless spans can be sent as the variables say."""
-        cls(endpoint)._provider.shutdown()
-
     async def close(self) -> None:
         """Send what waits, for a while. What is then left is lost."""
         sending = Thread(target=self._provider.shutdown, daemon=True)  # a daemon holds up no exit

@@ -318,7 +318,7 @@ class StdioApp:
 
 
 def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
-    """Stand between the client and the server until the server ends. Returns how it ended. Raises StartError."""
+    """Stand between client and server until the server ends. Returns how it ended. Raises StartError, ConfigError."""
     log_format.set_up(config.log)
     gc.set_threshold(300, 1_000_000, 1_000_000)  # as in app.run
     return asyncio.run(_serve(child, config, admin))
@@ -336,21 +336,13 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
     child.on_end(told)
     if admin is None and config.traces is None and not log.isEnabledFor(logging.INFO):
         return await StdioApp(child.streams, config, NoCounts()).run(ended)
-    from gateway.operate.access_log import AccessLog
-    from gateway.operate.metrics import Metrics
+    from gateway.operate import observers
     from gateway.transport.repeated_log_lines import LogLimit
 
     async with AsyncExitStack() as stack:
-        metrics, failed = Metrics(), LogLimit(loop.time)
-        make_log: Callable[..., AccessLog] = AccessLog
-        if config.traces is not None:
-            from gateway.operate.traces import TracedAccessLog, TracedMetrics, Tracing
-
-            tracing = Tracing(config.traces.endpoint)
-            stack.push_async_callback(tracing.close)
-            metrics, make_log = TracedMetrics(tracing.tracer), TracedAccessLog
+        metrics, make_log = observers(config, stack)
         metrics.serves([STDIO.server], config.metrics.tasks)
-        app = StdioApp(child.streams, config, make_log(metrics, config.log, failed))
+        app = StdioApp(child.streams, config, make_log(metrics, config.log, LogLimit(loop.time)))
         if admin is not None:
             stack.push_async_callback(await _shown(app, child.name, metrics, admin))
         return await app.run(ended)

@@ -1,11 +1,14 @@
 """Traces over stdio: each request is a span, below the `traceparent` of its message. No header can say it there."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.launch import COMMAND, ROOT
 from tests.relay.test_traces import META, OTHER, OTHER_PARENT, Collector, collecting, said
 from tests.stdio.harness import INITIALIZE, call, notification
 from tests.stdio.process import ran
@@ -50,3 +53,13 @@ def test_each_request_is_below_the_traceparent_of_its_message(tmp_path: Path, pa
         assert plan.parent_span_id == answered.span_id and [span.name for span in asked] == ["tasks/list"]
         assert len(spans) == 5
         assert b"5ecret" not in b"".join(collector.bodies)
+
+
+def test_a_variable_that_opentelemetry_refuses_ends_the_server_too(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("traces: {endpoint: 'http://127.0.0.1:4318'}")
+    line = [*COMMAND, "stdio", "--config", str(file), "--", "sleep", "600"]
+    environment = {**os.environ, "OTEL_BSP_MAX_QUEUE_SIZE": "100"}
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("taskgate: traces: OpenTelemetry refuses a variable OTEL_*: ")
