@@ -16,7 +16,7 @@ PIP    := $(PYTHON) deploy/install.py
 PINNED := --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install form run test test-quick format check fuzz bench lock check-lock dist publish image try-image clean
+.PHONY: help install form run test test-quick format check fuzz bench findings lock check-lock dist publish image try-image clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ $(PEERS): tests/bench/peers.txt
 
 bench: $(BENCH) form $(if $(filter peers,$(ARGS)),$(PEERS))  ## measure speed and memory, as ratios to peers in the same run
 	$(BIN)/python -m tests.bench $(ARGS)
+
+findings:  ## run the surprises about packages of others, and print which have changed (ARGS="redis tls" chooses)
+	@$(PYTHON) findings/run.py $(ARGS)
 
 # What pip chooses for the ranges in pyproject.toml, in an environment of its own; $(1) goes to pip. Lines with a marker
 # stay as they are: this Python alone does not know what others need.

@@ -8,9 +8,9 @@ set -euo pipefail
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 cd "$place"
-python3 -m venv venv
-venv/bin/pip install --quiet --disable-pip-version-check mcp==1.30.0 2>pip.log
-npm install --silent --no-audit --no-fund @modelcontextprotocol/sdk@1.32.2 >npm.log
+python3 -m venv venv || exit 2
+venv/bin/pip install --quiet --disable-pip-version-check mcp==1.30.0 2>pip.log || { cat pip.log; exit 2; }
+npm install --silent --no-audit --no-fund @modelcontextprotocol/sdk@1.32.2 >npm.log || { cat npm.log; exit 2; }
 
 cat >server.py <<'PYTHON'
 import anyio

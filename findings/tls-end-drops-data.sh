@@ -1,20 +1,18 @@
-#!/bin/sh
-# At the end of a connection the TLS layers of asyncio (here: the Python that runs this) and of uvloop 0.23.0 drop what
-# they hold: data that came over TCP, whole and in order.
-#
-# A server sends 15 records over TLS and ends the connection behind them, by close_notify and FIN or by FIN alone. The
-# client pauses reading, and goes on later. When the TCP stream ends asyncio decrypts one buffer more, and uvloop nothing;
-# the rest is gone, with `connection_lost(None)`. With `set_read_buffer_limits(high=1, low=0)` on the TLS
-# transport the socket is not read while the layer holds ciphertext, so the end comes last. But where the client's
-# buffer ends inside the last record and no close_notify is behind it, the rest of that record, which OpenSSL has opened
-# and the layer does not count, is still dropped.
-#
-# Rule 3.5 of docs/design.md stands on it. Network: one package index. It takes half a minute.
-set -eu
+#!/usr/bin/env bash
+# Who: the TLS layers of asyncio (of the Python that runs this) and of PyPI uvloop 0.23.0. Run first: 2026-11-27.
+# What: at the end of a connection they drop data that came over TCP, whole and in order. A server sends 15 records over TLS
+#       and ends the connection behind them, by close_notify and FIN or by FIN alone. The client pauses reading, and goes
+#       on later. When the TCP stream ends asyncio decrypts one buffer more, and uvloop nothing; the rest is gone, with
+#       `connection_lost(None)`. With `set_read_buffer_limits(high=1, low=0)` on the TLS transport the socket is not read
+#       while the layer holds ciphertext, so the end comes last. But where the client's buffer ends inside the last record
+#       and no close_notify is behind it, the rest of that record is still dropped: OpenSSL has opened it, and the layer
+#       does not count it.
+# Rule: docs/design.md 3.5: what only the end of a connection ends is complete over TLS by a close_notify alone.
+set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet --disable-pip-version-check uvloop==0.23.0 cryptography==46.0.3
+python3 -m venv "$folder/venv" || exit 2
+"$folder/venv/bin/pip" install --quiet --disable-pip-version-check uvloop==0.23.0 cryptography==46.0.3 || exit 2
 cat > "$folder/ends.py" <<'PYTHON'
 import asyncio
 import datetime
