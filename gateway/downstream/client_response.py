@@ -118,14 +118,13 @@ class ClientResponse:
         """Whether it is unfinished, and would look whole if the connection ended now without a reset."""
         return self._framing == "close" and self.started and not self.finished
 
-    def inform(self, status: int, reason: bytes, headers: Headers) -> bool:
-        """Send a 1xx response, unless the client knows none or was told to go on before. True if it is full."""
+    def inform(self, status: int, reason: bytes, headers: Headers) -> None:
+        """Send a 1xx response, unless the client knows none or was told to go on before."""
         request = self._request
         if request.minor and not self.started and not (status == 100 and request.continued):
             request.continued |= status == 100
             self._connection.expect_body()
             self._connection.write(_head(status, reason, headers))
-        return self._connection.is_full
 
 
 @lru_cache(maxsize=1)

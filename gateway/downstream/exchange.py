@@ -1,6 +1,5 @@
 """One exchange of a client: its request, its response, and what is noted of them on the way."""
 
-from collections.abc import Awaitable
 from typing import Any
 
 from gateway.downstream.client_request import ClientRequest
@@ -52,10 +51,5 @@ class Exchange:
             self.error_code = jsonrpc.error_code(message) if message is not None else None
         return piece
 
-    def inform(self, status: int, reason: bytes, headers: Headers) -> bool:
-        """Send a 1xx response. True if the client takes no more now."""
-        return self.response.inform(status, reason, headers)
-
-    def drain(self) -> Awaitable[None]:
-        """Return once the client takes more."""
-        return self.connection.drain()
+    def inform(self, status: int, reason: bytes, headers: Headers) -> None:
+        self.response.inform(status, reason, headers)

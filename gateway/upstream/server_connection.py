@@ -8,7 +8,6 @@ that arrive before a request close it. Later ones nothing tells from the answer.
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from gateway.config import Limits
@@ -24,10 +23,7 @@ from gateway.upstream.health import UpstreamHealth
 log = logging.getLogger("taskgate.upstream")
 
 _NEVER: Final = float("inf")
-# After each `_INFORMED_AT_ONCE` 1xx responses the upstream is not read for a while: one costs a hundred times as
-# much as its bytes would in a body.
-_INFORMED_AT_ONCE: Final = 100
-_INFORMED_REST_S: Final = 0.02
+_INFORMED_BYTES: Final = 100  # that a 1xx response counts, besides its fields
 
 
 class Response:
@@ -69,11 +65,8 @@ class Requestor(Protocol):
     authenticates: bool  # it is a part of the authentication of a connection, which then serves no other exchange
     waits_for_news: bool  # the response may take any time
 
-    def inform(self, status: int, reason: bytes, headers: Headers) -> bool:
-        """A 1xx response. True if no more is taken now."""
-
-    def drain(self) -> Awaitable[None]:
-        """Return once more is taken."""
+    def inform(self, status: int, reason: bytes, headers: Headers) -> None:
+        """A 1xx response."""
 
 
 class UpstreamOwner(Protocol):
@@ -90,7 +83,7 @@ class UpstreamOwner(Protocol):
 
 class UpstreamConnection(Wire):
     __slots__ = (
-        "_asked", "_client", "_has_ended", "_head", "_informed", "_keep", "_method", "_pacing", "_reader",
+        "_asked", "_client", "_head", "_head_bytes_max", "_informed_bytes", "_keep", "_method", "_reader",
         "_reservation", "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool",
         "reusable", "still_since", "timeout_s", "used",
     )  # fmt: skip
@@ -98,6 +91,7 @@ class UpstreamConnection(Wire):
     def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(loop, pool.buffers, limits.stall_timeout)
         self.pool = pool
+        self._head_bytes_max = limits.header_bytes_max
         self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, ConnectionHeads(pool))
         self._reservation = Reservation(pool.buffers)  # of a head that is not whole, or of a large one
         self.idle_since = 0.0
@@ -105,10 +99,8 @@ class UpstreamConnection(Wire):
         self.authenticates = False  # the server may know its client by this connection: it serves no other exchange
         self.lost = self.reusable = False
         self._asked = False  # something of a request has gone out
-        self._has_ended = False  # the server sends no more
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
-        self._pacing: asyncio.Task[None] | None = None
 
     def begin(self, method: bytes, client: Requestor | None) -> None:
         """Be ready for the response to a request of `method`; `client` gets the 1xx responses that come first."""
@@ -118,7 +110,7 @@ class UpstreamConnection(Wire):
         self.deadline = _NEVER
         self.answered = self.reusable = False  # answered: some byte of a response has arrived
         self.moved, self.still_since = True, 0.0  # moved: since the last sweep of the pool
-        self._informed = 0
+        self._informed_bytes = 0
 
     def write(self, data: bytes) -> None:
         """Send bytes of a request: what arrives from now on is the answer."""
@@ -141,10 +133,8 @@ class UpstreamConnection(Wire):
         """The exchange is over: drop what nobody has read, and what refers back to the connection."""
         if self._response is not None:
             self._response.body.drop()
-        if self._pacing is not None:
-            self._pacing.cancel()
         self._hold(0)
-        self._head = self._response = self._client = self._pacing = None
+        self._head = self._response = self._client = None
         self._asked, self.used = False, True
 
     def is_stale(self) -> bool:
@@ -164,7 +154,7 @@ class UpstreamConnection(Wire):
     def _read_on(self) -> None:
         """Read heads up to the response's, and its body."""
         reader = self._reader
-        while self._response is None and self._pacing is None and reader.pending_bytes and not self.lost:
+        while self._response is None and reader.pending_bytes and not self.lost:
             try:
                 head = reader.head()
             except BadResponse as fault:
@@ -190,31 +180,13 @@ class UpstreamConnection(Wire):
             self._break(reader.fault)
 
     def _inform(self, head: ResponseHead) -> None:
-        fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
-        is_full = self._client is not None and self._client.inform(head.status, head.reason, fields)
-        self._informed += 1
-        if (is_full or self._informed % _INFORMED_AT_ONCE == 0) and not self._has_ended:
-            self.pause_reading()
-            self._pacing = self.loop.create_task(self._pace())
-
-    async def _pace(self) -> None:
-        """Read on once the client has taken the 1xx responses so far: a flood is then only as fast as its reader."""
-        try:
-            if self._client is not None:
-                await self._client.drain()
-            await asyncio.sleep(_INFORMED_REST_S)
-        finally:
-            self.resume_reading()
-        self._pacing = None
-        self._read_on()
-
-    def _read_to_end(self) -> None:
-        """No more comes: what has come is read at once, however many 1xx responses it has."""
-        self._has_ended = True
-        if self._pacing is not None:
-            self._pacing.cancel()
-            self._pacing = None
-            self._read_on()
+        """Pass a 1xx response on. Those of one exchange are no larger than one head: each costs what a head costs."""
+        self._informed_bytes += _INFORMED_BYTES + head.headers.size_bytes()
+        if self._informed_bytes > self._head_bytes_max:
+            self._break(f"its 1xx responses are larger than {self._head_bytes_max} bytes")
+        elif self._client is not None:
+            fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
+            self._client.inform(head.status, head.reason, fields)
 
     def _begin(self, head: ResponseHead) -> None:
         if head.authenticates:
@@ -256,14 +228,12 @@ class UpstreamConnection(Wire):
         self.close()
 
     def eof_received(self) -> bool:
-        self._read_to_end()
         if self._response is not None and self._response.framing == "close" and self.is_ended_by_peer():
             self._response.body.finish()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._read_to_end()
         self.lost = True
         self._reader.close()
         if isinstance(exc, TimeoutError):  # the kernel's word (base_connection.py)

@@ -134,10 +134,6 @@ def _chunks_down() -> bytes:
     return head + b"1\r\nx\r\n" * (2 * MIB // 6) + LAST_CHUNK
 
 
-def _interim() -> bytes:
-    return b"HTTP/1.1 102 Processing\r\n\r\n" * REQUESTS + response(b"")
-
-
 def pieces(data: bytes, piece_bytes: int) -> Iterator[memoryview]:
     view = memoryview(data)
     return (view[at : at + piece_bytes] for at in range(0, len(data), piece_bytes))
@@ -170,7 +166,6 @@ ATTACKS: Final[Sequence[Attack]] = (
     Attack("tiny events, as an initialize", "down", _repeated(b"data:1\n\n", 4 * MIB), 4 * MIB // 8, asks=_INITIALIZE),
     Attack("chunks of one byte, down", "down", _chunks_down, 2 * MIB // 6),
     Attack("segments of one byte, down", "down", lambda: response(b"x" * SEGMENTS), SEGMENTS, piece_bytes=1),
-    Attack("1xx before a response", "down", _interim, REQUESTS),
 )
 
 

@@ -183,7 +183,7 @@ async def _streams(rig: Rig, upstream: Child) -> Table:
         worst_ratio, worst_held_ms = max(worst_ratio, ratio), max(worst_held_ms, cost.held_ms)
     table.goals.append(Goal("CPU beside a plain body, the worst", RATIO_GOAL, "x", worst_ratio))
     table.goals.append(Goal("hold of the loop, the longest", HELD_MS_GOAL, "ms", worst_held_ms))
-    table.notes.append("a unit: a request, head, chunk, segment, event or 1xx")
+    table.notes.append("a unit: a request, head, chunk, segment or event")
     return table
 
 

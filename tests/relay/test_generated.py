@@ -209,12 +209,11 @@ Headers = named("Headers")
 _block, _as_head, _informed = Headers.block, Headers.as_head, named("ClientResponse").inform
 
 
-def _to_anyone(self: Any, status: int, reason: bytes, headers: Any) -> bool:
+def _to_anyone(self: Any, status: int, reason: bytes, headers: Any) -> None:
     request = self._request
     minor, request.minor = request.minor, 1
-    is_full = bool(_informed(self, status, reason, headers))
+    _informed(self, status, reason, headers)
     request.minor = minor
-    return is_full
 
 
 # What is put wrong in the gateway, and how the comparison tells it. None of it shows in a message that is ordinary.
