@@ -92,7 +92,6 @@ class App:
         self._listener = listener.Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
         self.metrics.gauges.append(self._gauges)
         self._listens_at = config.listen  # with the port really taken, once it listens
-        self._connections_kept: Callable[[int], int] = int  # of those that are allowed
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -137,6 +136,7 @@ class App:
         if self._store is not None and self._shared is not None:
             self._ending.push_async_callback(self._store.stop)
             await self._store.start(self._shared.tell_all)
+        self._listener.connections_max = listener.connections_kept(config.limits.connections_max)
         try:
             self._server = await self._listen(config)
         except OSError as error:
@@ -217,7 +217,7 @@ class App:
         self._listener.heads.end()
         self._listener.handle, self._listener.heads = self._proxy.handle, self._proxy.heads
         self._listener.limits = config.limits
-        self._listener.connections_max = self._connections_kept(config.limits.connections_max)
+        self._listener.connections_max = listener.connections_kept(config.limits.connections_max)
         self._buffers.resize(config.limits.held_bytes_max)
         self._pools.probe()
         self.metrics.reloaded(succeeded=True)
@@ -238,11 +238,6 @@ class App:
         self._failed.flush()
         if self._sweeper is not None:
             log.info("stopped")
-
-    def raise_descriptors(self) -> None:
-        """Raise the process's limit of open files to what its connections need, now and after each reload."""
-        self._connections_kept = listener.connections_kept
-        self._listener.connections_max = listener.connections_kept(self._config.limits.connections_max)
 
     def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if "socket.accept()" in context["message"]:
@@ -290,7 +285,6 @@ async def run(config: Config, read: Callable[[Config], Config] | None, hangups: 
 
     try:
         await app.start()
-        app.raise_descriptors()
         _notify("READY=1")
         loop.add_signal_handler(signal.SIGHUP, hang_up)
         if hangups:

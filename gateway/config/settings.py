@@ -8,11 +8,6 @@ from msgspec import Struct
 
 from gateway.config import value_readers
 
-GONE: Final = {
-    "keepalive_comments": "raise the limit on quiet streams in the balancer (docs/operating.md, Quiet streams)",
-}
-"""Keys of earlier versions, and what took their place."""
-
 # The sections. config.example.yaml says what each key means.
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
 import msgspec
 import yaml
 
-from gateway.config.settings import GONE, Clash, Config
+from gateway.config.settings import Clash, Config
 from gateway.config.value_readers import NamedFile
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
@@ -123,8 +123,6 @@ class Document:
                 self.fault(self.location(line, path), f"expected text as a key; given {_given(key_node)}")
             elif key in lines:
                 self.fault(self.location(line, inner), f"given twice, first in line {lines[key]}")
-            elif key in GONE:
-                self.fault(self.location(line, inner), f"the key is gone: {GONE[key]}")
             elif key not in fields:
                 near = [f"did you mean {each}?" for each in difflib.get_close_matches(key, fields, 1)]
                 words = ["unknown key;", *near, "allowed:", ", ".join(fields)]

@@ -188,11 +188,11 @@ class Pool:
             connection = await self.dialer.connect(lambda: UpstreamConnection(self, self._loop, self.limits))
         except TimeoutError:
             why = f"no connection to the upstream at {self.dialer.where} within {self.config.connect_timeout:g} s"
-            self.state.unreachable(why)
+            self.state.silent(why)
             raise UpstreamTimeout(why) from None
         except OSError as error:
             why = f"the upstream at {self.dialer.where} cannot be reached: {unreachable(error, 'tls.ca')}"
-            self.state.unreachable(why)
+            self.state.silent(why)
             raise UpstreamUnreachable(why) from None
         self.links.add(connection)
         return connection

@@ -1,18 +1,17 @@
 """The state of one upstream: not asked yet, up or down; since when, and why (DESIGN 8.12). Metrics, page and alerts say
 what it says. Requests go up in every state.
 
-What leads from one state to the next (`-`: cannot be). The last three are all down, and differ in what ends that:
+What leads from one state to the next. The last two are both down, and differ in what ends that:
 
-                   answered     no connection   no answer     a probe connects  check passes   check fails
-    NOT_ASKED      UP           UNREACHABLE     SILENT        -                 UP             UNHEALTHY
-    UP             UP           UNREACHABLE     SILENT        UP                UP             UNHEALTHY
-    UNREACHABLE    UP           UNREACHABLE     UNREACHABLE   UP                UP             UNHEALTHY
-    SILENT         UP           SILENT          SILENT        SILENT            UP             UNHEALTHY
-    UNHEALTHY      UNHEALTHY    UNHEALTHY       UNHEALTHY     UNHEALTHY         UP             UNHEALTHY
+                   answered     no answer     check passes   check fails
+    NOT_ASKED      UP           SILENT        UP             UNHEALTHY
+    UP             UP           SILENT        UP             UNHEALTHY
+    SILENT         UP           SILENT        UP             UNHEALTHY
+    UNHEALTHY      UNHEALTHY    UNHEALTHY     UP             UNHEALTHY
 
-"Answered": a whole response has come, whatever its status. "No answer": none in time, or it broke off. Nothing is
-said of an idle connection that the server has closed, and of an answer for which the gateway has no room. A check fails
-if its answer has a status of 500 or above.
+"Answered": a whole response has come, whatever its status. "No answer": no connection, none in time, or it broke off.
+Nothing is said of an idle connection that the server has closed, and of an answer for which the gateway has no room. A
+check fails if its answer has a status of 500 or above.
 """
 
 import asyncio
@@ -31,8 +30,7 @@ class UpstreamState(Enum):
 
     NOT_ASKED = "not asked"
     UP = "up"
-    UNREACHABLE = "unreachable"  # down, until there is a connection
-    SILENT = "silent"  # down, until there is an answer
+    SILENT = "silent"  # down, until a whole answer has come
     UNHEALTHY = "unhealthy"  # down, until a health check passes
 
 
@@ -64,15 +62,8 @@ class UpstreamHealth:
         if self.now is not UpstreamState.UNHEALTHY:
             self.passed()
 
-    def unreachable(self, why: str) -> None:
-        self._become(self.now if self.is_down else UpstreamState.UNREACHABLE, why)
-
     def silent(self, why: str) -> None:
         self._become(self.now if self.is_down else UpstreamState.SILENT, why)
-
-    def connected(self) -> None:
-        if self.now is UpstreamState.UNREACHABLE:
-            self.passed()
 
     def passed(self) -> None:
         self._become(UP, "")

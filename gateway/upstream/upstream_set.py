@@ -25,7 +25,7 @@ from gateway.transport.repeated_log_lines import LogLimit
 from gateway.upstream.caller_identity_drift import IdentityDrift
 from gateway.upstream.connection_pool import Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
-from gateway.upstream.health import UpstreamHealth, UpstreamState
+from gateway.upstream.health import UpstreamHealth
 
 _FIRST_PROBE_S: Final = 1.0  # after it went down
 _NEXT_PROBE_S: Final = 10.0  # after each probe that finds it down
@@ -134,9 +134,7 @@ async def watch(pool: Pool) -> None:
     """Probe for ever: again and again while it is down, and at each interval of its health check.
 
     What is up, or was never asked, is probed only if a health check is configured. That is a GET of its page; a status
-    below 500 passes. Without one a probe connects, and sends nothing. Only to a server that is down because an answer
-    was missing it sends an `OPTIONS`, which changes nothing and opens nothing (RFC 9110, 9.3.7): a connection does not
-    show that such a server answers again.
+    below 500 passes. Without one a probe is an `OPTIONS`, which changes nothing and opens nothing (RFC 9110, 9.3.7).
     """
     check, state = pool.config.health_check, pool.state
     interval_s = None if check is None else check.interval
@@ -159,17 +157,12 @@ async def _probe(pool: Pool, check: HealthCheck | None) -> None:
     if pool.context.slots.is_full:  # no slot for a probe: requests under way will tell
         return
     with suppress(GatewayError):
-        if check is not None:
-            status = await _exchange(pool, b"GET", check.path, check.timeout, is_check=True)
-            if status >= 500:
-                pool.state.failed(f"the health check got status {status}")
-            else:
-                pool.state.passed()
-        elif pool.state.now is UpstreamState.UNREACHABLE:
-            (await pool.connection(fresh=True)).close()
-            pool.state.connected()
-        else:
+        if check is None:
             await _exchange(pool, b"OPTIONS", pool.config.url.path, _PROBE_S, is_check=False)
+        elif (status := await _exchange(pool, b"GET", check.path, check.timeout, is_check=True)) >= 500:
+            pool.state.failed(f"the health check got status {status}")
+        else:
+            pool.state.passed()
 
 
 async def _exchange(pool: Pool, method: bytes, target: str, timeout_s: float, is_check: bool) -> int:

@@ -12,16 +12,13 @@ from tests.states import table
 
 EVENTS: dict[str, Callable[[UpstreamHealth], None]] = {
     "answered": lambda s: s.answered(),
-    "no connection": lambda s: s.unreachable("refused"),
     "no answer": lambda s: s.silent("too late"),
-    "a probe connects": lambda s: s.connected(),
     "check passes": lambda s: s.passed(),
     "check fails": lambda s: s.failed("status 503"),
 }
-WHY = {"no connection": "refused", "no answer": "too late", "check fails": "status 503"}
-BEGINS = {"NOT_ASKED": [], "UP": ["answered"], "UNREACHABLE": ["no connection"], "SILENT": ["no answer"]}
-BEGINS["UNHEALTHY"] = ["check fails"]
-NAMES = {"NOT_ASKED": "not asked yet", "UP": "up", "UNREACHABLE": "down", "SILENT": "down", "UNHEALTHY": "down"}
+WHY = {"no answer": "too late", "check fails": "status 503"}
+BEGINS = {"NOT_ASKED": [], "UP": ["answered"], "SILENT": ["no answer"], "UNHEALTHY": ["check fails"]}
+NAMES = {"NOT_ASKED": "not asked yet", "UP": "up", "SILENT": "down", "UNHEALTHY": "down"}
 STEPS = [(*way, to) for way in table(states.__doc__, "what ends that:\n\n").items() for to in way[1].items()]
 
 
