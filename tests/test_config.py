@@ -209,7 +209,6 @@ BAD_LINES_OF_UPSTREAM: list[tuple[str, list[str]]] = [
     ("add_headers: [via, x]", ["add_headers[1]", "x-forwarded, forwarded, via", "'x'"]),
     ("requests_max: 0", ["upstreams[0].requests_max", "from 1", "'0'"]),
     ("connect_timeout: 0s", ["connect_timeout", "more than 0", "'0s'"]),
-    ("keepalive_comments: 15s", ["keepalive_comments: the key is gone: raise the limit"]),  # of an earlier version
 ]
 BAD += [(f"{MINIMAL}{line}\n", ["gate.yaml:4:", *parts]) for line, parts in BAD_LINES]
 BAD += [(upstream(line), ["gate.yaml:4:", *parts]) for line, parts in BAD_LINES_OF_UPSTREAM]
