@@ -145,7 +145,12 @@ def _main() -> None:
 
         raise SystemExit(signalled("demo", demo(given.once), failed=1, interrupted=1))
     _fill_in(parser, given)
-    _serve(given)
+    from gateway.config import ConfigError, StartError
+
+    try:
+        (_check if given.check else _run)(given)
+    except (ConfigError, StartError) as error:
+        _fail(error)
 
 
 def _fill_in(parser: "argparse.ArgumentParser", given: "argparse.Namespace") -> None:
@@ -156,7 +161,7 @@ def _fill_in(parser: "argparse.ArgumentParser", given: "argparse.Namespace") -> 
             setattr(given, name, value)
             named[name] = variable
     if given.config is None and given.upstream is None:
-        parser.error("one of --config FILE and --upstream URL is needed")
+        parser.error("one of --config FILE and --upstream URL is needed; --help shows examples")
     if given.config is not None and given.upstream is not None:
         both = f"{named['config']} and {named['upstream']}"
         parser.error(f"{both} are both given: a file names its own upstreams, so leave one of the two out")
@@ -206,18 +211,6 @@ def _read(given: "argparse.Namespace", in_force: "config.Config | None" = None) 
     return msgspec.structs.replace(settings, log=log)
 
 
-def _serve(given: "argparse.Namespace") -> None:
-    from gateway import config
-
-    try:
-        if given.check:
-            _check(given)
-        else:
-            _run(given)
-    except (config.ConfigError, config.StartError) as error:
-        _fail(error)
-
-
 def _run(given: "argparse.Namespace") -> None:
     """Serve. Raises ConfigError, or StartError if it cannot listen."""
     import asyncio
@@ -265,7 +258,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
 
         try:
             settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
-            admin = config.admin_address(given.admin) if given.admin is not None else None
+            admin = config.for_upstream("http://localhost/", "127.0.0.1:0", given.admin).admin if given.admin else None
         except config.ConfigError as error:
             _fail(error)
     try:
@@ -276,7 +269,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
     from gateway.stdio import stdio_proxy as app  # while the server starts
 
     try:
-        status = app.run(server, settings or config.StdioConfig(), admin)
+        status = app.run(server, settings or config.StdioConfig(), admin.listen if admin else None)
     except (config.ConfigError, config.StartError) as error:
         server.terminate()
         _fail(error)

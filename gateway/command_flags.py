@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any
+from typing import Any, NoReturn
 
 
 def say(text: str) -> None:
@@ -34,17 +34,23 @@ class Flags(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.dest == "command" and value not in (choices := list(action.choices or ())):
-            if "://" in value:
-                self.error(f"unknown command {value}: did you mean --upstream {value}, or taskgate try {value}?")
-            self._unknown("command", value, choices)
-        super()._check_value(action, value)
+        if action.choices is None or value in action.choices:
+            return
+        is_command = action.dest == "command"
+        if is_command and re.search("[:/]", value):
+            url = value if "://" in value else f"http://{value}"
+            self.error(f"unknown command {value}: did you mean --upstream {url}, or taskgate try {url}?")
+        self._unknown("command" if is_command else action.option_strings[0], value, action.choices)
 
-    def _unknown(self, what: str, given: str, known: Iterable[str]) -> None:
+    def _unknown(self, what: str, given: str, known: Iterable[str]) -> NoReturn:
         import difflib  # the server of stdio waits for what is imported before it
 
-        near = difflib.get_close_matches(given, known, 1)
-        self.error(f"unknown {what} {given}" + (f": did you mean {near[0]}?" if near else "; --help lists them"))
+        near = difflib.get_close_matches(given.lower(), known, 1)
+        self.error(f"unknown {what} {given}: " + (f"did you mean {near[0]}?" if near else "--help lists what there is"))
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with one line: the usage above it would hide it."""
+        self.exit(2, f"{self.prog}: {message}\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is sys.stdout:

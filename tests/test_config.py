@@ -109,7 +109,7 @@ BAD: list[tuple[str, list[str]]] = [
     (two("", ""), ["gate.yaml:3:", "upstreams[1]", "upstreams[0]", "same requests"]),
     (
         two(", match: {host: A.b, prefix: /x}", ", match: {prefix: /x, host: a.b}"),
-        ["gate.yaml:3:", "upstreams[1].match", "'a.b'", "'/x'", "upstreams[0]", "same requests"],
+        ["gate.yaml:3:", "upstreams[1].match", "upstreams[0]", "same requests"],
     ),
     # numbers
     (MINIMAL + "index:\n  page_size: 0\n", ["gate.yaml:5:", "index.page_size", "from 1 to", "'0'"]),
@@ -230,7 +230,7 @@ def test_a_bad_file_is_refused_with_line_key_given_and_allowed(case: tuple[str, 
 @pytest.mark.parametrize("url", BAD_URLS)
 def test_a_bad_url_is_refused(url: str) -> None:
     message = refusal("upstreams:\n- name: a\n  url: " + yaml.safe_dump(url, default_style='"'))
-    assert message.startswith("gate.yaml:3: upstreams[0].url: expected http:// or https://")
+    assert message.startswith("gate.yaml:3: upstreams[0].url: expected ") and "; given " in message
 
 
 def test_a_secret_in_a_url_is_not_repeated() -> None:
@@ -573,7 +573,7 @@ def test_flags_equal_a_file_of_one_upstream() -> None:
 def test_flags_are_named_in_errors() -> None:
     good = "http://a/"
     assert re.match(r"--upstream: expected http:// or https://.*given 'a'$", flags("a"))
-    assert re.match(r"--listen: expected HOST:PORT.*65535.*given 'a:70000'$", flags(good, "a:70000"))
+    assert re.match(r"--listen: expected a port of at most 65535; given 'a:70000'$", flags(good, "a:70000"))
     assert re.match(r"--admin: expected HOST:PORT.*given '9090'$", flags(good, None, "9090"))
     assert len(flags("a", "b", "c").splitlines()) == 3
     assert re.match(r"--admin: .*other than", flags(good, "a:1", "a:1"))

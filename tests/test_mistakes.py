@@ -6,6 +6,7 @@ import shlex
 import ssl
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,10 @@ BOTH: Final = "Not Acceptable: Client must accept both application/json and text
 COMMANDS: Final = {
     "a misspelt command": (f"tsks {AT}", "", "unknown command tsks: did you mean tasks?"),
     "no command": (AT, "", f"unknown command {AT}: did you mean --upstream {AT}, or taskgate try {AT}?"),
+    "no command, no scheme": (AT[7:], "", f"did you mean --upstream {AT}, or taskgate try {AT}?"),
+    "nothing": ("", "", "one of --config FILE and --upstream URL is needed; --help shows examples"),
+    "a level": (f"--upstream {AT} --log-level warn", "", "unknown --log-level warn: did you mean warning?"),
+    "a level in capitals": (f"--upstream {AT} --log-level INFO", "", "unknown --log-level INFO: did you mean info?"),
     "a misspelt flag": (f"--upstrem {AT}", "", "did you mean --upstream?"),
     "a misspelt flag and its value": (f"--upstrem={AT}", "", "did you mean --upstream?"),
     "a misspelt flag of stdio": ("stdio --confg x -- true", "", "did you mean --config?"),
@@ -49,6 +54,46 @@ COMMANDS: Final = {
         "--upstream http://127.0.0.1:8080/mcp",
         "",
         "--upstream: expected the address of an MCP",
+    ),
+    **{
+        f"{key} {text}": (flags.format(text), "", f"{key}: expected {words}; given '{text}'")
+        for key, flags in {"--upstream": "--upstream {}", "URL": "try {}"}.items()
+        for text, words in {
+            "127.0.0.1:27012/mcp": "http:// or https:// in front of it, such as http://127.0.0.1:8000/mcp",
+            "localhost:27012": "http:// or https:// in front of it, such as http://127.0.0.1:8000/mcp",
+            "http://::1:3001/mcp": "brackets around IPv6, as in [::1]:8080",
+            "http://fe80::1": "brackets around IPv6, as in [::1]:8080",
+            "http://127.0.0.1:65536/mcp": "a port of at most 65535",
+            "http://[::1]:070000": "a port of at most 65535",
+            "ftp://127.0.0.1": "http:// or https://, a host, perhaps a port and a path; no user, query or fragment",
+        }.items()
+    },
+    **{
+        f"{key} {text}": (flags.format(text), "", f"{key.split()[0]}: expected {words}; given '{text}'")
+        for key, flags in {
+            "--listen": f"--upstream {AT} --listen {{}}",
+            "--admin": f"--upstream {AT} --admin {{}}",
+            "--admin of stdio": "stdio --admin {} -- true",
+        }.items()
+        for text, words in {
+            "8080": "HOST:PORT with a host, such as 127.0.0.1:8080 or [::1]:8080",
+            ":8080": "HOST:PORT with a host, such as 127.0.0.1:8080 or [::1]:8080",
+            "localhost": "HOST:PORT with a port, such as 127.0.0.1:8080 or [::1]:8080",
+            "::1:8080": "brackets around IPv6, as in [::1]:8080",
+            "127.0.0.1:70000": "a port of at most 65535",
+            "/run/x": "HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH, the "
+            "path of at most 107 bytes",
+        }.items()
+    },
+    "a listen that is a number": (
+        CHECK,
+        f"listen: 8080\n{ONE}",
+        "standard input:1: listen: expected HOST:PORT with a host",
+    ),
+    "two that match the same": (
+        CHECK,
+        ONE.replace("]", ", {name: b, url: 'http://127.0.0.1:3002/mcp'}]"),
+        "upstreams[1]: the same requests as those of upstreams[0]: give one a match.prefix, such as /two",
     ),
     "a zone of IPv6": ("--upstream http://[fe80::1%25eth0]:3001/mcp", "", "no zone of IPv6: give the host a name"),
     # `try` and `tasks`
@@ -86,8 +131,8 @@ ADDRESSES: Final = {
     ),
     "host": (
         "http://no-such-host.invalid/mcp",
-        "no-such-host.invalid:80 cannot be reached: ",
-        "the upstream at no-such-host.invalid:80 cannot be reached: ",
+        "; is the name right?\n",
+        "; is the name right?",
     ),
     "self-signed": (
         "https://127.0.0.1:{tls}/mcp",
@@ -196,7 +241,23 @@ def test_a_wrong_command_line_or_configuration(mistake: str) -> None:
     flags, text, words = COMMANDS[mistake]
     ended = ran(*shlex.split(flags), text=text)
     assert (ended.returncode, ended.stdout, "Traceback" in ended.stderr) == (2, "", False), ended
-    assert words in ended.stderr
+    assert words in ended.stderr and "usage:" not in ended.stderr
+
+
+def test_a_line_of_a_header_file_is_named_without_its_value(tmp_path: Path) -> None:
+    (tmp_path / "fields").write_text("X-Org: research\n\nAuthorization Bearer secret\n")
+    ended = ran("tasks", "--header-file", f"{tmp_path}/fields", AT)
+    words = f"taskgate tasks: --header-file: {tmp_path}/fields:3: expected 'Name: value', such as 'X-Org: research'\n"
+    assert (ended.returncode, ended.stderr) == (2, words)
+
+
+def test_every_flag_has_words() -> None:
+    for command in ((), ("stdio",), ("try",), ("tasks",), ("demo",)):
+        lines = ran(*command, "--help").stdout.split("\n")
+        flags = {line: more for line, more in pairwise(lines) if line.startswith("  -")}
+        bare = [line for line, more in flags.items() if "  " not in line.strip() and not more.startswith(" " * 20)]
+        assert flags and bare == []
+    assert "--status A,B          statuses: working, input_required, completed," in ran("tasks", "--help").stdout
 
 
 @pytest.mark.parametrize("mistake", ADDRESSES)
@@ -208,6 +269,13 @@ def test_a_wrong_address(mistake: str, ports: dict[str, int], gateway: Gateway) 
         assert by_try.replace("taskgate try", f"taskgate {command}") in ended.stderr
     path = f"/{mistake}/{url.rpartition('/')[2]}"
     assert any(by_gateway in text for text in told(gateway, path, "initialize", {}, accepts=True))
+
+
+@pytest.mark.parametrize("path", ["/", "/mcp"])
+def test_the_address_of_the_admin_listener(path: str, gateway: Gateway) -> None:
+    ended = ran("try", f"http://127.0.0.1:{gateway.admin}{path}")
+    words = f": this is taskgate's admin listener; clients use http://127.0.0.1:{gateway.port}/mcp or "
+    assert ended.returncode == 2 and words in ended.stderr
 
 
 @pytest.mark.parametrize("mistake", REQUESTS)

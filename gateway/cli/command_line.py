@@ -77,18 +77,21 @@ def read(flags: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.N
         flags.error("one server is needed: its URL, or -- and the command that starts it")
     if given.command and (given.session or given.header or given.header_file or given.ca):
         flags.error("--session, --header and --ca go with a URL: a command has one session, and no headers")
+    lines = [("--header", text) for text in given.header]
     try:
         config.for_upstream(given.url or "http://localhost/", "127.0.0.1:0", None)
         if given.header_file is not None:
-            given.header += filter(None, map(str.strip, given.header_file.read_text().splitlines()))
+            file = enumerate(given.header_file.read_text().splitlines(), 1)
+            lines += [(f"--header-file: {given.header_file}:{number}", text) for number, text in file if text.strip()]
     except config.ConfigError as error:
         flags.error(str(error).replace("--upstream", "URL"))
     except (OSError, ValueError) as error:
         flags.error(f"--header-file: {given.header_file} cannot be read: {error}")
-    found = [_FIELD.fullmatch(line) for line in given.header]
-    if None in found:
-        flags.error("--header: expected 'Name: value', such as 'X-Org: research'")  # the value may be secret
-    given.header = {each[1]: each[2].strip() for each in found if each is not None}
+    given.header = {}
+    for where, text in lines:
+        if (field := _FIELD.fullmatch(text.strip())) is None:
+            flags.error(f"{where}: expected 'Name: value', such as 'X-Org: research'")  # the value may be secret
+        given.header[field[1]] = field[2]
     return given
 
 

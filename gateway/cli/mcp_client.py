@@ -7,6 +7,7 @@ still works; every answer has a limit of bytes, and whoever asks has one of time
 
 import asyncio
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -281,7 +282,7 @@ def _unasked(url: str, error: BaseException) -> str:
     at = URL(url)
     found = getattr(error, "certificate_error", getattr(error, "os_error", None))  # aiohttp's have nothing in common
     if isinstance(found, OSError):
-        hint = "" if isinstance(found, ssl.SSLError) else "; is the server running there?"
+        hint = "" if isinstance(found, ssl.SSLError | socket.gaierror) else "; is the server running there?"
         return f"{at.host}:{at.port} cannot be reached: {unreachable(found, '--ca FILE')}{hint}"
     hint = ": is it https?" if at.scheme == "http" else ""
     if isinstance(error, aiohttp.ServerDisconnectedError | OSError):

@@ -34,7 +34,8 @@ def run(arguments: Sequence[str]) -> int:
     for name, criterion in CRITERIA.items():
         kind = criterion.kind
         metavar = "|".join(kind.choices) or ("A,B" if kind.is_list else "INSTANT" if kind is INSTANT else "VALUE")
-        group.add_argument(_flag(name), dest=f"_{name}", metavar=metavar)
+        words = kind.what or f"({criterion.default})"
+        group.add_argument(_flag(name), dest=f"_{name}", metavar=metavar, help=words)
     flags.add_argument("--all", action="store_true", help="follow cursors to the last page")
     flags.add_argument("--watch", action="store_true", help="show the list again every two seconds, with what changed")
     flags.add_argument("--json", action="store_true", help="print one task a line, as the server has it")

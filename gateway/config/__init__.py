@@ -23,12 +23,12 @@ from gateway.config.settings import (
     Upstream,
     UpstreamTls,
 )
-from gateway.config.sources import admin_address, for_upstream, load, load_stdio, parse
+from gateway.config.sources import for_upstream, load, load_stdio, parse
 from gateway.config.value_readers import LEVELS, Address, NamedFile, Url, bracketed
 from gateway.config.yaml_document import ConfigError, StartError
 
 __all__ = [
     "LEVELS", "Address", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits", "Limits", "Log",
     "NamedFile", "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Upstream", "UpstreamTls", "Url",
-    "admin_address", "bracketed", "for_upstream", "load", "load_stdio", "parse",
+    "bracketed", "for_upstream", "load", "load_stdio", "parse",
 ]  # fmt: skip

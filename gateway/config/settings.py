@@ -211,8 +211,7 @@ def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
             shown = given.get(f"{path}.name", upstream.name)
             yield (f"{path}.name",), f"expected another name than that of upstreams[{first}]; given {shown}"
         if (first := matches.setdefault(match, at)) != at:
-            parts = ", ".join(f"{k} {given.get(f'{path}.match.{k}', 'null')}" for k in ("host", "prefix"))
-            problem = f"expected other requests than those of upstreams[{first}]; given the same requests: {parts}"
+            problem = f"the same requests as those of upstreams[{first}]: give one a match.prefix, such as /two"
             yield (f"{path}.match", path), problem
 
 

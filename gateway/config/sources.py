@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.config.settings import Admin, Config, StdioConfig, Upstream, changes, clashes, limits_clashes
-from gateway.config.value_readers import Address, read_address, read_url
+from gateway.config.value_readers import read_address, read_url
 from gateway.config.yaml_document import ConfigError, Document, quoted
 
 
@@ -61,13 +61,6 @@ def load_stdio(path: Path) -> StdioConfig:
         document.expected("a file that can be written", "log.file", f": {error.strerror}")
         document.check()
     return msgspec.structs.replace(value, log=msgspec.structs.replace(value.log, file=str(file)))
-
-
-def admin_address(text: str) -> Address:
-    try:
-        return read_address(text)
-    except ValueError as error:
-        raise ConfigError(f"--admin: expected {error}; given {quoted(text)}") from None
 
 
 def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:

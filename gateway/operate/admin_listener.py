@@ -37,7 +37,12 @@ async def serve(
             HostCheck(address, config()).check(Headers(request.raw_headers))
         except Forbidden as error:
             return web.Response(text=f"{error}\n", status=403)
-        return await handler(request)
+        try:
+            return await handler(request)
+        except web.HTTPClientError as error:  # a client that was given this address learns its own
+            clients = " or ".join(str(each.get("address", "stdio")) for each in facts().upstreams)
+            error.text = f"{error.status}: this is taskgate's admin listener; clients use {clients}\n"
+            raise
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

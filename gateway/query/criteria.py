@@ -47,7 +47,7 @@ class Kind(msgspec.Struct, frozen=True):
     `packed` is the type of the value's JSON in a cursor. If that JSON is not the value itself, `pack` makes it from the
     value, and `unpack` makes the value from it or raises NotAllowed. `choices` are all values, if there are few.
     The raw JSON is an array of strings if `is_list`. Else it is a string, or what else `read` takes: cursors that spell
-    criteria, and flags, have strings alone.
+    criteria, and flags, have strings alone. `what` are words for a value, or for the items of a list.
     """
 
     read: Callable[[bytes], Any]
@@ -56,6 +56,7 @@ class Kind(msgspec.Struct, frozen=True):
     unpack: Callable[[Any], Any] | None = None
     choices: tuple[str, ...] = ()
     is_list: bool = False
+    what: str = ""
 
 
 def strings(what: str, accept: Callable[[str], object]) -> Kind:
@@ -74,7 +75,7 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
         return frozenset(one for one in texts if one is not None) or None
 
     packed = Annotated[tuple[str, ...], msgspec.Meta(max_length=LIST_ITEMS_MAX)]  # of a set one item would count once
-    return Kind(read, packed, unpack=frozenset, is_list=True)
+    return Kind(read, packed, unpack=frozenset, is_list=True, what=what)
 
 
 def choice(*choices: str) -> Kind:
@@ -101,7 +102,7 @@ PackedInstant: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9a-f]{1,
 
 pack_instant: Final[Callable[[Instant], str]] = "{:x}".format
 unpack_instant: Final[Callable[[str], Instant]] = partial(int, base=16)
-INSTANT: Final = Kind(_read_instant, PackedInstant, pack_instant, unpack_instant)
+INSTANT: Final = Kind(_read_instant, PackedInstant, pack_instant, unpack_instant, what="this instant included")
 
 
 OrderBy: TypeAlias = Literal["createdAt", "lastUpdatedAt"]

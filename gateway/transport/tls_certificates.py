@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import re
+import socket
 import ssl
 import sys
 from collections.abc import Iterator
@@ -112,6 +113,8 @@ def unusable(error: OSError, **files: NamedFile | None) -> str:
 def unreachable(error: OSError, ca: str) -> str:
     """In words, why there is no connection; `ca` is the key of the authority. TLS has words and no numbers."""
     if not isinstance(error, ssl.SSLError):
+        if isinstance(error, socket.gaierror):
+            return f"{error.strerror}; is the name right?"
         known = error.errno in errno.errorcode  # asyncio writes words of its own
         return os.strerror(error.errno or 0) if known else error.strerror or str(error)
     if not isinstance(error, ssl.SSLCertVerificationError):
