@@ -25,7 +25,7 @@ _CREATE: Final = "--create TOOL makes a task, and shows what a change costs."
 EMPTY: Final = f"The list is empty, which says little. {_CREATE}"
 EMPTY_HERE: Final = f"The list is empty, which says little. {SESSION_ID} {_CREATE}"
 MAKES: Final = "taskgate makes the list: this server's own list leaves out tasks that it has; taskgate's has them."
-NO_LIST: Final = "taskgate brings you nothing here: this server declares no tasks/list."
+NO_LIST: Final = "taskgate brings you nothing here: this server declares no tasks/list, and answers none."
 BY_HEADER: Final = "A client that can only set a header sets this one: Taskgate-Filter: status=working,input_required\n"
 BY_ITSELF: Final = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
 IS_TASKGATE: Final = f"{BY_ITSELF} Is this address taskgate already?"
@@ -138,7 +138,7 @@ async def judged(server: Server, *flags: str, verdict: str, helps: bool = False,
     facts: Json = json.loads(ended.stdout)
     assert facts.pop("command" if command else "url") == (command or server)
     assert (facts["verdict"], facts["helps"]) == (verdict, judgement)
-    assert facts["lists"] == ("list" in (facts["tasks"] or {}))
+    assert facts["lists"] == (verdict != NO_LIST)
     if forms != "JSON":
         told = await forked("try", *flags, *here)
         assert told.returncode == ended.returncode

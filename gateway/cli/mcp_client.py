@@ -306,6 +306,16 @@ async def opened(client: Client, command: str) -> Json:
         raise NotAnswered(await _why(client, command, refused)) from None
 
 
+async def declared_list(client: Client, said: Json) -> Any:
+    """What a result of `initialize` declares of `tasks/list`; `{}` if it declares none, but the server answers one."""
+    declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
+    if declared in (None, False):
+        with suppress(NotAnswered):
+            await client.page({})
+            return {}
+    return declared
+
+
 async def _why(client: Client, command: str, refused: NotAnswered) -> str:
     url, status = client.target.url, refused.status
     if client.target.socket is not None or status in (0, 300):

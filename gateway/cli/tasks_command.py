@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gateway.cli import command_line, task_table
-from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, object_of, opened
+from gateway.cli.mcp_client import REVISION, Client, NotAnswered, Target, TaskPage, declared_list, object_of, opened
 from gateway.cli.task_table import Json
 from gateway.cli.temporary_gateway import behind_gateway
 from gateway.config import IndexLimits
@@ -98,9 +98,8 @@ async def _begun(stack: AsyncExitStack, to: Target, session: str, params: Json) 
         hint = "" if filters or page.tasks else " The server lists none: ask at the gateway that your client uses."
     else:
         said = await opened(client, "tasks")
-        declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
-        if declared in (None, False):
-            raise NotAnswered(f"{client.target.name} cannot list tasks: it does not declare tasks.list")
+        if (declared := await declared_list(client, said)) in (None, False):
+            raise NotAnswered(f"{client.target.name} cannot list tasks: it declares no tasks/list, and answers none")
         filters = "filter" in object_of(declared)
         hint = command_line.SESSION_ID * bool(client.session_id)
     if not filters:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from gateway.app import App
 from gateway.cli import command_line
 from gateway.cli.created_tasks import CreatedTasks
-from gateway.cli.mcp_client import Client, NotAnswered, Target, object_of, one_line, opened, value_of
+from gateway.cli.mcp_client import Client, NotAnswered, Target, declared_list, object_of, one_line, opened, value_of
 from gateway.cli.task_table import Json, columns_of, fitted, shown, table
 from gateway.cli.temporary_gateway import behind_gateway
 from gateway.config import IndexLimits
@@ -185,7 +185,7 @@ class Probe:
         self._learn("revision", client.revision)
         self._learn("server", {name: str(about.get(name) or "") for name in ("name", "version")})
         self._learn("tasks", can.get("tasks"))
-        declared = object_of(can.get("tasks")).get("list")
+        declared = await declared_list(client, said)
         self.learned["lists"] = declared not in (None, False)
         self.learned["filters"] = None
         if "filter" in object_of(declared):
@@ -301,7 +301,7 @@ def seen_by_others(mine: ByHand, theirs: list[Json]) -> str | None:
 def verdict(learned: Json) -> tuple[bool | None, str]:
     """Whether taskgate helps at this server, None if that is not known, and why, in one line."""
     if not learned.get("lists", True):
-        return False, "taskgate brings you nothing here: this server declares no tasks/list."
+        return False, "taskgate brings you nothing here: this server declares no tasks/list, and answers none."
     if learned.get("filters") == "declared":
         said = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
         is_ours = object_of(learned["tasks"]["list"]["filter"]) | {"methods": []} == json.loads(capability(()))

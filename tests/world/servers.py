@@ -53,6 +53,7 @@ class Kind:
     empty: tuple[()] | None = ()
     takes: bool = False
     filters: bool = False
+    has_list: bool = True
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -163,7 +164,7 @@ class Server:
             case "initialize":
                 said = {"protocolVersion": "2025-11-25", "capabilities": {"tasks": TASKS_CAPABILITY}, "serverInfo": {}}
                 return result(request_id, said)
-            case "tasks/list":
+            case "tasks/list" if self.kind.has_list:
                 return self._list(request_id, params)
             case "tasks/get" | "tasks/cancel" | "tasks/result" as method:
                 task = self.tasks.get(params["taskId"])

@@ -53,6 +53,7 @@ from tests.trials import (
     HELPS,
     IS_TASKGATE,
     MAKES,
+    NO_LIST,
     ONE_PAGE,
     SAVES,
     UNLISTED,
@@ -216,13 +217,20 @@ async def test_a_server_that_says_that_it_filters_needs_no_gateway() -> None:
     assert facts["filters"] == "declared"
 
 
-async def test_a_server_that_denies_its_list_has_none() -> None:
-    """Some write `false` in place of leaving a capability out."""
-    async with at(Saying("mcp-go", capabilities={"tasks": {"list": False}})) as url:
-        status, text = await said("try", url)
-        assert (status, "declares no tasks/list" in text) == (1, True)
+@pytest.mark.parametrize("can", [{}, {"tasks": {"list": False}}], ids=["undeclared", "denied"])
+async def test_a_list_is_asked_for_where_none_is_declared(can: Json) -> None:
+    """jupyter-mcp-server 2.2.4 declares none and answers it. Some write `false` in place of leaving it out."""
+    server = Saying("TypeScript SDK 1.x", capabilities=can)
+    server.fill(TASKS, LIVE)
+    await tried(server, verdict=VERDICTS["TypeScript SDK 1.x"])
+    async with at(server) as url:
+        status, text = await said("tasks", "--status", "working", "--json", url)
+    assert (status, len(text.splitlines())) == (0, LIVE)
+    server.kind = replace(server.kind, has_list=False)
+    await tried(server, verdict=NO_LIST)
+    async with at(server) as url:
         status, text = await said("tasks", url)
-        assert (status, "cannot list tasks" in text) == (2, True)
+    assert (status, "cannot list tasks" in text) == (2, True)
 
 
 async def test_a_long_list_is_read_as_far_as_is_allowed() -> None:
