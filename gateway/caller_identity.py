@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 _OF_ONE_MESSAGE: Final = frozenset(
     b"accept accept-encoding transfer-encoding trailer te expect date range if prefer early-data max-forwards "
     b"digest repr-digest want-digest want-repr-digest want-content-digest last-event-id mcp-method mcp-name "
-    b"idempotency-key x-idempotency-key repeatability-request-id repeatability-first-sent".split()
+    b"idempotency-key x-idempotency-key repeatability-request-id repeatability-first-sent taskgate-filter".split()
 )
 _OF_ONE_MESSAGE_BEGIN: Final = (b"content-", b"if-", b"mcp-param-")
 # Ids of requests and traces, and the nodes that passed them on.

@@ -30,7 +30,7 @@ HEAD_END: Final = b"\r\n\r\n"
 OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # readers obey both, llhttp too
 EVENT_STREAM: Final = b"text/event-stream"
 JSON: Final = b"application/json"
-FILTER: Final = b"taskgate-filter"  # criteria of a list, for the gateway alone (DESIGN 5.10)
+FILTER: Final = b"taskgate-filter"  # criteria of a list (DESIGN 5.10)
 
 Field: TypeAlias = tuple[bytes, bytes, bytes]  # the name in lower case, the name, the value
 

@@ -14,11 +14,12 @@ RESPONSE_BYTES_MAX: Final = 1 << 20  # of a response that is edited: it is read 
 TASKS_BYTES_MAX: Final = 64 * 1024  # of its capability `tasks`: the methods in it are repeated in `filter`
 
 
-class Server(msgspec.Struct, frozen=True):
-    """What `initialize` tells: whether the gateway filters, and which methods ("tools/call") make tasks."""
+class Server(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `initialize` tells: who filters (another taskgate?), and which methods ("tools/call") make tasks."""
 
     filtered_here: bool
     methods: tuple[str, ...] = ()
+    is_taskgate: bool = False
 
     @property
     def default_method(self) -> str | None:
@@ -48,7 +49,7 @@ def advertise(
     methods = _methods(jsonrpc.member(tasks, "requests"))
     native = bytes(jsonrpc.member(listing, "filter"))
     if native and native not in _NOT_SUPPORTED:
-        return data, Server(False, methods)
+        return data, Server(False, methods, is_taskgate=native == capability(methods))
     if not message.is_strict:
         raise NotAdvertised("the response to initialize is only nearly JSON: NaN, half a surrogate pair, no UTF-8")
     if native:

@@ -294,13 +294,14 @@ class Answerer:
 
         A message of a later revision passes too (DESIGN 3.9), one to a server that filters natively, and one whose id
         is no text: no answer could repeat it. The criteria in the header hold if the message has none; raises NoFilter
-        where it would pass.
+        where it would pass, unless another taskgate is behind this one.
         """
         if message.method != "tasks/list" or not message.is_request:
             return None
         raw, is_no_text = bytes(message.params), not message.is_strict and REPLACEMENT.encode() in bytes(message.id)
-        passes = not caller.is_served or is_no_text or self._sessions.servers.filters_natively(caller.key)
-        spelled_ = caller.filter
+        native = self._sessions.servers.native(caller.key)
+        passes = not caller.is_served or is_no_text or native is not None
+        spelled_ = None if native is not None and native.is_taskgate else caller.filter
         try:
             position = None if passes else position_of(raw)
             if position is not None or (spelled_ is None and self._sessions.own is None):
@@ -321,7 +322,7 @@ class Answerer:
         raw = bytes(message.params)
         if not (found := misspelt_of(raw)):
             return ()
-        if is_later(raw) or not caller.is_served or self._sessions.servers.filters_natively(caller.key):
+        if is_later(raw) or not caller.is_served or self._sessions.servers.native(caller.key):
             return ()
         for given, near in found.items():
             if (now := self._clock()) >= self._next_at.get(near, now):

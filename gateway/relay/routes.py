@@ -109,7 +109,7 @@ class Route(Matcher):
         for name in named:
             if name in _TELLS_WHO or name in self.identity_headers or name.startswith(_TELLS_WHO_BEGIN):
                 raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
-        headers = came.end_to_end().without(FILTER)
+        headers = came.end_to_end()
         if self._sent_host is not None:
             headers = headers.with_value(b"host", self._sent_host)
         if self.upstream.add_headers:

@@ -15,6 +15,7 @@ from itertools import count
 from typing import Final
 
 from cachetools import TTLCache
+from msgspec.structs import replace
 
 from gateway import config
 from gateway.caller_identity import Key, ServerKey
@@ -200,7 +201,7 @@ class CapabilityCache:
     def note(self, key: Key, server: Server) -> None:
         # The list of task methods may take 64 KiB. Only a single method is ever used.
         methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
-        self._servers[key.of_all] = Server(server.filtered_here, methods if len(methods) == 1 else ())
+        self._servers[key.of_all] = replace(server, methods=methods if len(methods) == 1 else ())
 
     def end(self, key: Key) -> None:
         self._servers.pop(key.of_all, None)
@@ -212,10 +213,10 @@ class CapabilityCache:
             self._servers[key.of_all] = server
         return server
 
-    def filters_natively(self, key: Key) -> bool:
-        """Whether the server of a session filters its lists by itself. The session counts as used now."""
+    def native(self, key: Key) -> Server | None:
+        """The server of a session, if it filters its lists by itself. The session counts as used now."""
         server = self.get(key)
-        return self.may_filter and server is not None and not server.filtered_here
+        return server if self.may_filter and server is not None and not server.filtered_here else None
 
     def forget(self, servers: Container[ServerKey]) -> None:
         for key in [key for key in self._servers if key[0] in servers]:
@@ -367,7 +368,7 @@ class Sessions:
             self.observe(key, task_observations.of_success(pending.request, task_id), pending.asked)
             return
         if now.at >= session.renews_at:  # what `initialize` said is in use too; to look it up each time takes long
-            if self.servers.filters_natively(key):
+            if self.servers.native(key):
                 return
             session.renews_at = now.at + _RENEW_S
         self._seen.note(session.owners, (task_id,), now)
@@ -379,7 +380,7 @@ class Sessions:
         session.ask_by_id()
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
-        if self.servers.filters_natively(key):
+        if self.servers.native(key):
             return
         session, shows = self.find(key), bool(said.shown_ids)
         if session is None:

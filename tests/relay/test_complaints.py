@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.launch import Gateways, eventually
+from tests.launch import Gateways, eventually, listening
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, initialized, page, result, task
-from tests.relay.rig import Rig, Server, Session, body, final, ids, meant, own, rig_with, says
+from tests.relay.rig import Place, Rig, Server, Session, body, final, ids, meant, own, rig_at, rig_with, says
 from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, event, post, request, response, stream
 
 EVENTS = b"text/event-stream"
@@ -333,6 +333,24 @@ async def test_a_header_filters_a_list_that_has_no_criteria(gateways: Gateways, 
             answered = final(await ask(rig, value, call("tasks/list", **params)))
             assert (ids(answered), answered["result"]["_meta"]["taskgate/filter"]) == (shown, value)
         assert not [one for one in rig.upstream.requests if one.value(b"taskgate-filter") is not None]
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["initialize passed", "it did not"])
+async def test_of_two_gateways_in_a_row_one_answers_what_the_header_asks_for(gateways: Gateways, knows: bool) -> None:
+    """The outer one refused each list with the header, and said to leave it out."""
+    with listening() as unused:
+        async with (
+            rig_with(gateways, serving()) as inner,
+            gateways.in_process(inner.gateway.port) as gateway,
+            rig_at(Place(gateway, unused)) as outer,
+        ):
+            session = Session(outer)
+            if knows:
+                said = final(await session.ask(call("initialize")))["result"]["capabilities"]["tasks"]["list"]
+                assert "filter" in said
+            answered = final(await ask(outer, "status=working", call("tasks/list"), session))
+            assert ids(answered) == ["t-2", "t-0"]
+            assert answered["result"]["_meta"]["taskgate/filter"] == "status=working"
 
 
 async def test_criteria_and_cursors_of_the_gateway_go_before_the_header(gateways: Gateways) -> None:
