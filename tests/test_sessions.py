@@ -250,7 +250,7 @@ def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: 
     servers.note(KEY, Server(True, methods))
     assert servers.get(KEY) == Server(True, kept)
     servers.note(KEY, Server(False, methods))
-    assert servers.filters_natively(KEY)
+    assert servers.native(KEY)
 
 
 def outbox(channel: object = None) -> Waiter:
