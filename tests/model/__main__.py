@@ -1,7 +1,8 @@
 """`python -m tests.model [--histories N] [--seed FIRST] [--jobs N] [--races | --stdio | --fleet]`: random histories.
 
 Of each rule that broke it shows the history of the first seed, made small, with all that happened; the exit status is 1
-then. One seed is played again with `--seed N --histories 1`, and shown whole with `--whole`.
+then. It tells what was odd, and how often. One seed is played again with `--seed N --histories 1`, and shown whole
+with `--whole`.
 """
 
 import argparse
@@ -44,7 +45,8 @@ def main() -> int:
     kinds.add_argument("--fleet", action="store_true", help="two replicas with a store, which fails")
     options = parser.parse_args()
     world = StdioWorld if options.stdio else FleetWorld if options.fleet else RaceWorld if options.races else World
-    by_rule = search(range(options.seed, options.seed + options.histories), options.jobs, world)
+    by_rule, drawn = search(range(options.seed, options.seed + options.histories), options.jobs, world)
+    print(*(f"{count:8,}  {what}: {whose}".rstrip(": ") for (what, whose), count in sorted(drawn.items())), sep="\n")
     print(*_report(by_rule, options.whole, world), sep="\n")
     return 1 if by_rule else 0
 

@@ -25,6 +25,7 @@ GATEWAY_PORT: Final = 8080
 _BOMB_BYTES: Final = 100_000
 _ATTEMPTS_MAX: Final = 3  # to open a session: the upstream may close an idle connection at that moment
 RESULT_PATIENCE_TICKS: Final = 1280  # of a client that waits for a task to end
+PATIENCE_TICKS: Final = 64  # of a client that asks for something else
 
 
 class _Message(msgspec.Struct):
@@ -202,8 +203,10 @@ class Client:
             case h.Renew(restarts=True):
                 await self._start_again()
             case h.Renew():
-                self._upstream.renew(self._number)
+                self._upstream.renew(self._number, event.cookie)
                 self.session = self._upstream.latest[self._number]
+            case h.Other():
+                await self._ask_other(event.method)
             case h.Flood():
                 await asyncio.gather(*(self._guess(self.session, number) for number in range(event.count)))
 
@@ -234,6 +237,19 @@ class Client:
             )
             if cursor is None:
                 return
+
+    async def _ask_other(self, method: str) -> None:
+        """Something else than tasks: a method of HTTP, or of MCP."""
+        if not method.isupper():
+            message = (
+                {"method": method} if method.startswith("notifications/") else {"method": method, "id": self._id()}
+            )
+            await self._send(self.session, {**message, "params": {}})
+            return
+        exchange = Exchange(lambda _: None)
+        await self._write(self.session, exchange, method.encode(), b"")
+        self._loop.call_later(PATIENCE_TICKS * TICK_S, exchange.leave)
+        await exchange.done
 
     async def _end(self) -> None:
         session = self.session
@@ -393,12 +409,13 @@ class Client:
 
         def on_message(message: _Message) -> None:
             self._note("client {}: {} {} brought {}", self._number, method, params, Brief(message.result))
-            self._deliver(session, (method, params), message, port, form, resumed)
+            is_unlike = bytes(message.id) != msgspec.json.encode(asked["id"])  # the client takes it all the same
+            self._deliver(session, (method, params), message, port, form, resumed or is_unlike)
             if message.method is None:
                 answers.append(message)
 
-        message, resumed = {"id": self._id(), "method": method, "params": params}, False
-        exchange = await self._send(session, message, on_message, leave, form=form)
+        asked, resumed = {"id": self._id(), "method": method, "params": params}, False
+        exchange = await self._send(session, asked, on_message, leave, form=form)
         if exchange.complete and exchange.event_id and not answers:
             resumed = True
             exchange = await self._resume(session, exchange.event_id, on_message)
@@ -446,10 +463,15 @@ class Client:
         fields.append(b"User-Agent: %d" % (port or self.port))  # so the server knows through which replica it is asked
         authorizations = self._upstream.authorizations
         who = who or (authorizations[self._number] if session is None else session.authorization)
-        fields.append(b"Authorization: " + who.encode())
+        token, *cookies = who.split(";")
+        fields.append(b"Authorization: " + token.encode())
         if (written := next(self._written)) % 2:  # heads that never come again, and heads that are remembered
             fields += [b"CF-Ray: %d" % written, b"Idempotency-Key: %d" % written]
             fields.append(b"Content-Digest: " + digest(body).encode())
+        if self._setting.balanced:
+            cookies.insert(written % (len(cookies) + 1), f"AWSALB={written}")
+        if cookies:
+            fields.append(b"Cookie: " + "; ".join(cookies).encode())
         if body:
             fields += [*media, b"Accept: application/json, text/event-stream"]
         if method == b"GET":

@@ -40,7 +40,7 @@ def as_fleet(history: h.History, seed: int) -> h.History:
     setting = replace(history.setting, full_crawl_interval=interval, ids_again=None, **plain)
     events: list[h.Event] = []
     for event in history.events:
-        if isinstance(event, h.Flood):
+        if isinstance(event, h.Flood | h.Renew):
             continue
         if isinstance(event, h.Reload):
             event = replace(event, tasks_max=setting.tasks_max)

@@ -55,6 +55,10 @@ class Setting(_Shown, frozen=True):
     ids_collide: bool = False  # clients give every request the id 1
     listening: bool = False  # the clients have GET streams open from the beginning
     tasks: str = ""  # that have been there for long: the first letter of the status of each, in session 0
+    empty: str = ""  # a cursor that is empty: see EMPTY
+    busy: int = 0  # it serves one request of a session at a time: the status that others get
+    lacks: int = 0  # it has no routes for GET and DELETE: their status
+    balanced: bool = False  # a balancer sets its cookie anew with each answer
 
     @property
     def lists_all(self) -> bool:
@@ -175,6 +179,21 @@ class Renew(_Shown, frozen=True):
 
     s: int = 0
     restarts: bool = False
+    cookie: bool = False  # it is a cookie of the server's that is another
+
+
+class Other(_Shown, frozen=True):
+    """A client asks for something else than tasks: a method of HTTP, or of MCP."""
+
+    s: int = 0
+    method: str = "HEAD"
+
+
+class Log(_Shown, frozen=True):
+    """The server writes what is no message between its messages: see LINES."""
+
+    s: int = 0
+    line: int = 0
 
 
 class Flood(_Shown, frozen=True):
@@ -212,7 +231,7 @@ class Store(_Shown, frozen=True):
 
 Event: TypeAlias = (
     Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Renew | Reload |
-    Flood | Switch | Replace | Store | Clock
+    Flood | Switch | Replace | Store | Clock | Other | Log
 )  # fmt: skip
 
 
@@ -232,6 +251,17 @@ server knows; another media type than JSON's."""
 PUT_OFF: Final = ("429 in 0", "429 in 1", "429 in 1", "429 in 3", "503 in 1", "429 at 3", "429 in 29", "503 at 60")
 REFUSALS: Final = ("401", "403", "403", "403", "404", "429", "500")
 ODD: Final = ("nan", "nan", "bom", "illegible", "latin", "gzip", "short", "half", "stall", "resume", "encoded", "large")
+CODES: Final = (-32700, -32601, -32601, -32600, -32603, -32602, -32002, -32000, -32001, -32050, 0, 7)
+ODD_SETTINGS: Final = ("empty", "busy", "lacks", "balanced")
+WRONG: Final = (204, 302, 400, 401, 403, 404, 404, 405, 409, 410, 422, 500, 502, 503)
+EMPTY: Final = ("refused", "restarts", "again", "page")
+"""What a cursor that is empty is: the end, refused, or followed by the list again, or by nothing and once more the
+same; or a page of the list, in its middle."""
+LINES: Final = (
+    b"[INFO] ready", b"", b"ready on 8080", b'{"level":30,"id":7,"msg":"ready"}', b"{'taskId': 'x'}", b"[1, 2]",
+    b"null", b'"text"', b"{}",
+)  # fmt: skip
+OTHER_METHODS: Final = ("GET", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH", "ping", "tools/list", "notifications/x")
 _OTHERS: Final = (*METHODS, "tools/call", "tools/call", "tasks/get", "tasks/cancel", "tasks/result")  # than a list
 _FLOODED: Final = 0.1  # of all histories
 _CLOCK_SET: Final = 0.3
@@ -273,7 +303,28 @@ def drawn(seed: int) -> History:
         events = (*events[:at], *_flood(rng), *events[at:])
     if rng.random() < _CLOCK_SET:
         events = _clock_set(rng, events)
-    return History(setting, events)
+    return _with_odd(History(setting, events), f"{seed}")
+
+
+def _with_odd(history: History, name: str) -> History:
+    """The history, in half of all cases with an odd server and odd clients. All others are as they were without."""
+    rng = random.Random(f"odd {name}")
+    if rng.random() < 0.5:
+        return history
+    setting, events = history.setting, list(history.events)
+    empty = _maybe(rng, 0.3, rng.choice(EMPTY), "")
+    setting = replace(
+        setting,
+        empty=empty,
+        cursors="place" if empty == "page" else setting.cursors,
+        busy=_maybe(rng, 0.2, rng.choice((409, 429, 503)), 0),
+        lacks=_maybe(rng, 0.2, rng.choice((404, 404, 405, 403)), 0),
+        balanced=rng.random() < 0.3,
+    )
+    for _ in range(rng.choice((1, 2, 4, 8))):
+        at = rng.randrange(len(events) + 1)
+        events[at:at] = rng.choices(_ODD_ONES, (8, 3, 1, 1), k=1)[0](rng)
+    return History(sensible(setting), tuple(events))
 
 
 def sensible(setting: Setting) -> Setting:
@@ -415,6 +466,34 @@ def _odd(rng: random.Random) -> Fault:
     return Fault(_s(rng), rng.choice(ODD), rng.choice((None, "tasks/list", *_OTHERS)))
 
 
+def _wrong_once(rng: random.Random) -> tuple[Event, ...]:
+    """One answer is odd: an error of any code, a status with or without one, a refused cursor, another id."""
+    code, status = rng.choice(CODES), rng.choice(WRONG)
+    kind = rng.choice(
+        (f"code {code}", f"code {code}", f"code {code} null", f"status {status}", f"status {status} {code}", "text id",
+         "other id")
+    )  # fmt: skip
+    method = rng.choice((None, "tasks/list", "tasks/list", "tasks/get", "tasks/get", *_OTHERS))
+    if rng.random() < 0.25:
+        kind, method = rng.choice(("empty", f"stale {code}", f"stale {max(400, status)}")), "tasks/list"
+    return (Fault(_s(rng), kind, method),)
+
+
+def _other(rng: random.Random) -> tuple[Event, ...]:
+    """A client asks for something else, and the answer may be odd; behind it comes a query."""
+    s, method = _s(rng), rng.choice(OTHER_METHODS)
+    wrong = Fault(s, f"status {rng.choice((404, 404, 401, 403, 405, 410, 500, 501))}", method)
+    return *_maybe(rng, 0.7, (wrong,), ()), Other(s, method), *_maybe(rng, 0.5, (Wait(), Query(s)), ())
+
+
+_ODD_ONES: Final[tuple[Callable[[random.Random], tuple[Event, ...]], ...]] = (
+    _wrong_once,
+    _other,
+    lambda rng: (Renew(_s(rng), rng.random() < 0.3, cookie=rng.random() < 0.7),),
+    lambda rng: (Log(_s(rng), rng.randrange(len(LINES))),),
+)
+
+
 def _put_off(rng: random.Random) -> Fault:
     return Fault(_s(rng), rng.choice(PUT_OFF), rng.choice((None, "tasks/list", "tasks/get")))
 
@@ -515,7 +594,7 @@ def raced(seed: int) -> History:
         events = [_of_either(rng, event) for event in events]
     if rng.random() < _CLOCK_SET / 2:
         events = [*_clock_set(rng, tuple(events))]
-    return History(setting, tuple(events))
+    return _with_odd(History(setting, tuple(events)), f"races {seed}")
 
 
 def _race(rng: random.Random) -> Iterator[Event]:

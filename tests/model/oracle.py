@@ -29,10 +29,12 @@ from tests.model.truth import (
     Violation,
     method_names,
 )
-from tests.model.upstream import DROPS, Own, Upstream
+from tests.model.upstream import Own, Upstream, wrong
 from tests.model.virtual import START_S, TICK_S, UNIX_AT_START_S, WIRE_S
 
 CRAWL_TIMEOUT_S: Final = 30.0  # `index.crawl_timeout` as it is by default
+_REFUSED_MAX: Final = 2  # cursors, of one crawl: a third may be the third time of one (DESIGN 6.11)
+_FAILURES_MAX: Final = 3  # for one task, until no query fails for it (6.12)
 
 RULES: Final = {
     "content": "a task's JSON is what the upstream said, byte for byte (DESIGN 5.6)",
@@ -117,6 +119,7 @@ class Asked:
     setting: Setting = field(default_factory=Setting)  # when it came
     alone: bool = True
     disturbed: int = 0  # of the session, when it came
+    number: int = 0  # of the session's queries
     port: int = 0  # of the replica
 
     @property
@@ -194,6 +197,8 @@ class Oracle:
         if not asked.alone:
             session.disturb(self._upstream.loop.time())
         session.asking += 1
+        session.queries += 1
+        asked.number = session.queries
         asked.disturbed = session.disturbed
 
     def ended(self, asked: Asked, outcome: Outcome | None) -> Seen:
@@ -248,6 +253,10 @@ class Oracle:
 
     def _check_failure(self, asked: Asked, outcome: Outcome) -> None:
         session, own = asked.session, self._own(asked, outcome.at)
+        is_sole = asked.alone and session.queries == asked.number
+        told = [o for o in own if self._is_told(outcome, o)]
+        if session.ended is None and any(not (is_sole and self._is_beside(o)) for o in told):
+            return
         if outcome.status == 404:
             if session.ended is None:
                 raise Violation("failed", "404, and the session has not ended")
@@ -272,20 +281,43 @@ class Oracle:
                 "Too Many Requests": 429,
                 "Service Unavailable": 503,
             }.get(told, 200)
-        dropped = {o.id for o in own if o.outcome in DROPS}
+        dropped = {o.id for o in own if o.is_broken}
+        refused = [o for o in own if "cursor" in o.params and o.is_refused]
         put_off = [o for o in own if o.outcome in PUT_OFF]
         explained = {
             **{refusal: str(refusal) in kinds for refusal in (401, 403, 429, 500)},
             200: "error" in kinds and outcome.error == {"code": -32603, "message": "oh no"},
-            502: any(sum(o.id == i and o.outcome in DROPS for o in self._upstream.own) > 1 for i in dropped),
+            502: any(sum(o.id == i and o.is_broken for o in self._upstream.own) > 1 for i in dropped)
+            or len(refused) > _REFUSED_MAX,
             503: False,
-            504: "hang" in kinds or any(outcome.at.time >= self._patience_ends(o) for o in own),
+            504: "hang" in kinds
+            or any(map(self._upstream.is_lost, own))
+            or any(outcome.at.time >= self._patience_ends(o) for o in own),
         }
         for one in put_off:
             resumes_at = (one.ended or outcome.at).time + max(1, int(one.outcome.split()[-1]))
             explained[int(one.outcome[:3])] |= resumes_at >= self._patience_ends(one)
         if not explained.get(status):
             raise Violation("failed", f"{outcome.status} {outcome.error}, and the upstream: {kinds}")
+
+    @staticmethod
+    def _is_told(outcome: Outcome, own: Own) -> bool:
+        """Whether a failure is an odd answer to one of the gateway's own requests, as it came."""
+        status, code = wrong(own.outcome)
+        is_stale = "cursor" in own.params and status not in (429, 503)  # that is what it is taken for (DESIGN 6.11)
+        if is_stale or not own.outcome.startswith(("code", "status")):
+            return False
+        told, text = (None, "") if outcome.error is None else (outcome.error["code"], outcome.error["message"])
+        if status and text.endswith(f"the upstream answered {status}"):  # on a stream that has begun
+            return True
+        is_same = outcome.status in (status or 200, 200 if code is not None else status) and told == code
+        return is_same and (status >= 300 or code is not None)
+
+    def _is_beside(self, own: Own) -> bool:
+        """Whether it is sent again, as it came beside others and may have been refused for that (DESIGN 5.8)."""
+        others = (o for o in self._upstream.own if o.session is own.session and o is not own)
+        is_busy = own.outcome in ("status 409", "status 429", "status 503")
+        return is_busy and any(o.at < own.at and (o.ended is None or o.ended > own.at) for o in others)
 
     def _patience_ends(self, own: Own) -> float:
         """From when on the gateway waits no longer for a request and its repetitions."""
@@ -385,8 +417,10 @@ class Oracle:
         known = truth.known_before(self.knew(asked), asked.session)
         oldest_crawl = min(asked.came.time - self._interval_s, asked.oldest, oldest)
         is_seen = self.finds_again and truth.is_seen_before(asked.came, asked.session)
-        is_asked_for = is_seen and not self._may_be_denied(truth, asked.session)
-        if known == ABSENT and not is_asked_for and (truth.born.time >= oldest_crawl or not self.lists_all):
+        may_lack = known == ABSENT and not is_seen
+        if not may_lack:
+            may_lack = self._is_put_off(truth, asked.session, oldest_crawl, 1 if known == ABSENT else _FAILURES_MAX)
+        if may_lack and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
         for state in truth.states:
             until = truth.until(state)
@@ -397,12 +431,14 @@ class Oracle:
             options.append(GONE)
         return options
 
-    def _may_be_denied(self, truth: Truth, session: ServerSession) -> bool:
-        """Whether an answer to the gateway may deny a task to a session (DESIGN 7.12)."""
-        return any(
-            own.session is session and own.params.get("taskId") == truth.id and own.outcome in ("error", "403", "500")
-            for own in self._upstream.own
-        )
+    def _is_put_off(self, truth: Truth, session: ServerSession, since: float, failures: int) -> bool:
+        """Whether the gateway has asked for a task in vain, so often and not before the last crawl (DESIGN 6.12).
+
+        Once is enough for what only another session of the caller's has shown (7.12).
+        """
+        own = self._upstream.own
+        failed = [o for o in own if o.session is session and o.params.get("taskId") == truth.id and o.has_failed]
+        return len(failed) >= failures and (failed[-1].ended is None or failed[-1].ended.time >= since)
 
     def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:
         """Whether a state matches: both, where the gateway may or may not know which method made the task."""
@@ -468,7 +504,8 @@ class Oracle:
         named = asked.criteria.ids is not None and self.setting.knows_get and self.lists_all  # pages may cost less
         # The order of creation is told from timestamps.
         in_order = all(one.created <= other.created for one, other in pairwise(asked.session.truths))
-        return ((self._appends and in_order) or named) and truth.born.time < asked.oldest
+        is_read = self.setting.order == "random" and self.lists_all  # by a crawl: it is in no order
+        return ((self._appends and in_order) or is_read or named) and truth.born.time < asked.oldest
 
     def _check_as_of(
         self, asked: Asked, at: Moment, result: _Result, shown: list[tuple[Truth, State]], last: Place | None

@@ -22,20 +22,31 @@ from tests.model import history as h
 from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange, formed, plain
 from tests.model.play import World, config_of
 from tests.model.truth import ServerSession, Violation
-from tests.model.upstream import STALL_S, Connection, Request, Upstream, authorization
+from tests.model.upstream import STALL_S, Connection, Request, Upstream, authorization, wrong
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 
-_FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "latin", "nan", "bom", "stall")
+_FAULTS: Final = (
+    "error", "expired", "hang", "large", "illegible", "latin", "nan", "bom", "stall", "empty", "text id", "other id"
+)  # fmt: skip
+
+
+def _is_error(kind: str) -> bool:
+    """Whether it is an error of JSON-RPC, with no status."""
+    status, code = wrong(kind)
+    return code is not None and not status
 
 
 def as_stdio(history: h.History) -> h.History:
-    setting = replace(history.setting, streams=False, shared=False, ids_collide=False, listening=True)
+    only_http: dict[str, Any] = {"streams": False, "shared": False, "ids_collide": False, "listening": True}
+    setting = replace(history.setting, **only_http, busy=0, lacks=0, balanced=False)
     events: list[h.Event] = []
     for event in history.events:
         match event:
             case h.Hangup() | h.Stream() | h.Flood() | h.Reload() | h.Renew():
                 continue
-            case h.Fault() if event.kind not in _FAULTS:
+            case h.Other() if event.method.isupper():
+                continue
+            case h.Fault() if event.kind not in _FAULTS and not _is_error(event.kind):
                 continue
             case h.Create() | h.Get() | h.Page():
                 event = replace(event, form="large" if event.form else "")
@@ -233,10 +244,14 @@ class StdioClient(Client):
     def heard(self, process: Process, line: bytes) -> None:
         if process is not self._process:
             return  # of a process that has ended
+        if b'"jsonrpc"' not in line:
+            return  # of a log
         message = msgspec.json.decode(plain(line))
         if "method" in message:
             Exchange(lambda told: self._deliver(self.session, None, told))._read(line.rstrip(b"\n"))
             return
+        if not isinstance(message["id"], int):
+            return  # nobody knows whose it is
         exchange = self._waiting.pop(message["id"], None)
         if exchange is None and message["id"] in self._impatient:
             return
@@ -260,6 +275,9 @@ class StdioClient(Client):
 
     def hang_up(self) -> None:
         self._process.end()
+
+    def log(self, line: bytes) -> None:
+        self._process.say(line + b"\n")
 
     def _give_up(self, request_id: int) -> None:
         """Wait for an answer no longer. One to `tasks/result` may come yet."""
@@ -288,9 +306,15 @@ class StdioWorld(World):
         """Each client starts its own process. All have one count of tasks, whose ids are unlike."""
         self._lives = Lives(self._loop.time, self._loop.unix_time)
         self._lives.keep([STDIO.server])
+        self._upstream.finds_by_exchange = False
         for client in self._clients:
             assert isinstance(client, StdioClient)
             client.lives = self._lives
+
+    def _log(self, event: h.Log) -> None:
+        client = self._clients[event.s]
+        assert isinstance(client, StdioClient)
+        client.log(h.LINES[event.line])
 
     async def stop(self) -> None:
         """Nothing: each has ended with its client."""

@@ -6,6 +6,7 @@ cost nothing.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,9 @@ _LATE_S: Final = 5.0  # until a notification that is late, behind a line that ha
 _PATIENCE_S: Final = 4000.0  # for what is under way when the events are over
 _BASE: Final = config.for_upstream(f"http://127.0.0.1:{PORT}/mcp", f"127.0.0.1:{GATEWAY_PORT}", None)
 _GATEWAY: Final = str(Path(gateway.__file__).parent)
+
+DRAWN: Final = Counter[tuple[str, str]]()
+"""How often each odd server, odd event and fault was met in the histories that were played."""
 
 Notes = list[tuple[float, str, tuple[Any, ...]]]
 
@@ -73,7 +77,11 @@ def _close(loop: VirtualLoop) -> None:
 
 
 async def _play(history: h.History, loop: VirtualLoop, notes: Notes, world: "type[World]") -> None:
-    await world(history.setting, loop, notes).run(history.events)
+    played = world(history.setting, loop, notes)
+    try:
+        await played.run(history.events)
+    finally:
+        DRAWN.update(played.met(history))
 
 
 def _is_gateways(task: "asyncio.Task[Any]") -> bool:
@@ -139,6 +147,14 @@ class World:
         self._app: App
         self._lives: Lives | None = None  # if they are judged
         self._old: set[Truth] = set()  # tasks that had ended before all
+
+    def met(self, history: h.History) -> Counter[tuple[str, str]]:
+        """What was odd in the history, and what has gone wrong with whose request."""
+        odd = {name: value for name in h.ODD_SETTINGS if (value := getattr(history.setting, name))}
+        events = (str(replace(e, s=0)) for e in history.events if isinstance(e, h.Other | h.Log | h.Renew))
+        return self._upstream.met + Counter(
+            [*((f"{n} {v}", "a server") for n, v in odd.items()), *((e, "") for e in events)]
+        )
 
     async def start(self) -> None:
         await self._loop.create_server(self._upstream.connection, port=PORT)
@@ -250,8 +266,13 @@ class World:
                 await self._reload(event)
             case h.Switch() | h.Replace() | h.Store():
                 await self._happen_to_fleet(event)
-            case h.Create() | h.Get() | h.Page() | h.Query() | h.Restart() | h.Renew() | h.Flood():
+            case h.Log():
+                self._log(event)
+            case h.Create() | h.Get() | h.Page() | h.Other() | h.Query() | h.Restart() | h.Renew() | h.Flood():
                 self._spawn(self._clients[event.s].act(event))
+
+    def _log(self, event: h.Log) -> None:
+        """Only a process has an output."""
 
     async def _happen_to_fleet(self, event: h.Event) -> None:
         """What only a fleet has."""

@@ -2,12 +2,12 @@
 
 import multiprocessing
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import partial
 from typing import Final
 
 from tests.model.history import History, reduced
-from tests.model.play import World, play
+from tests.model.play import DRAWN, World, play
 from tests.model.truth import Violation
 
 _CHUNK: Final = 50
@@ -41,21 +41,26 @@ def violated(seeds: range, world: type[World] = World) -> str:
     return ""
 
 
-def _chunk(world: type[World], seeds: range) -> list[tuple[int, str]]:
+def _chunk(world: type[World], seeds: range) -> tuple[list[tuple[int, str]], Counter[tuple[str, str]]]:
+    DRAWN.clear()
     found = [(seed, broken(world.drawn(seed), world)) for seed in seeds]
-    return [(seed, violation.rule) for seed, violation in found if violation is not None]
+    return [(seed, violation.rule) for seed, violation in found if violation is not None], DRAWN
 
 
-def search(seeds: range, jobs: int, world: type[World] = World) -> dict[str, list[int]]:
-    """The seeds that break each rule; progress goes to stderr."""
+def search(
+    seeds: range, jobs: int, world: type[World] = World
+) -> tuple[dict[str, list[int]], Counter[tuple[str, str]]]:
+    """The seeds that break each rule, and what was drawn how often; progress goes to stderr."""
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     by_rule: defaultdict[str, list[int]] = defaultdict(list)
+    drawn = Counter[tuple[str, str]]()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for done, found in enumerate(pool.imap(partial(_chunk, world), chunks), 1):
+        for done, (found, odd) in enumerate(pool.imap(partial(_chunk, world), chunks), 1):
+            drawn += odd
             for seed, rule in found:
                 by_rule[rule].append(seed)
             counts = ", ".join(f"{rule} {len(of_rule)}" for rule, of_rule in by_rule.items())
             played = min(done * _CHUNK, len(seeds))
             print(f"\r{played:,} of {len(seeds):,} histories: {counts or 'no violation'}", end="", file=sys.stderr)
     print(file=sys.stderr)
-    return by_rule
+    return by_rule, drawn

@@ -14,6 +14,8 @@ from tests.model.history import (
     Fault,
     Get,
     History,
+    Log,
+    Other,
     Page,
     Query,
     Reload,
@@ -28,6 +30,45 @@ from tests.model.play import play
 from tests.rules.legal import watched
 
 FOUND = {
+    "a task is asked for, and once there is no such method": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), Fault(kind="code -32601", method="tasks/get"), Query(), Wait(16), Query(), Wait()),
+    ),
+    "a task is asked for, and once that fails": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait(), Query(), Wait()),
+    ),
+    "a task that a caller finds again is asked for, and once that fails": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait(641), Query(),
+         Wait()),
+    ),
+    "there is no route for a stream": History(
+        Setting(methods=3, order="nothing", lacks=404),
+        (Create(method=1), Wait(), Query(), Wait(), Other(method="GET"), Wait(), Query(methods=(2,)), Wait()),
+    ),
+    "a cursor is refused once with -32000": History(
+        Setting(tasks="wwwww"), (Fault(kind="stale -32000", method="tasks/list"), Query(), Wait())
+    ),
+    "a cursor is refused once with 400": History(
+        Setting(tasks="wwwww"), (Fault(kind="stale 400", method="tasks/list"), Query(), Wait())
+    ),
+    "the second of three pages has an empty cursor": History(
+        Setting(empty="page", per_page=1, tasks="www"), (Query(), Wait())
+    ),
+    "the end is an empty cursor, which is refused": History(Setting(empty="refused", tasks="www"), (Query(), Wait())),
+    "an empty cursor leads to the list again": History(Setting(empty="restarts", tasks="www"), (Query(), Wait())),
+    "an empty cursor leads to an empty cursor": History(Setting(empty="again", tasks="www"), (Query(), Wait())),
+    "two tasks stand in order by chance": History(
+        Setting(order="random", per_page=1, full_crawl_interval=3840, tasks="cc"),
+        (Query(), Wait(65), Create(elsewhere=True), Create(elsewhere=True), Wait(65), Query(), Wait()),
+    ),
+    "a balancer's cookie is new in each answer": History(
+        Setting(balanced=True, tasks="w"), (Query(), Wait(66), Query(), Wait(), Query(), Wait())
+    ),
+    "a server serves one request at a time": History(
+        Setting(busy=409, order="nothing", delays=((2, 2),)), (Create(), Wait(5), Create(), Wait(5), Query(), Wait(66))
+    ),
     "a 403 to the gateway's request for a task that another session has shown": History(
         Setting(shared=True, tasks="w"),
         (Get(), Wait(), Fault(s=1, kind="403", method="tasks/get"), Query(s=1), Wait()),
@@ -190,6 +231,9 @@ FOUND = {
 
 
 OVER_STDIO = {
+    "a line of a log comes between two lists": History(
+        Setting(listening=True, tasks="w"), (Query(), Wait(66), Query(), Wait(), Log(), Wait(), Query(), Wait())
+    ),
     "the result of a task, asked for by a line that was not read, comes after its id was given again": History(
         Setting(delays=((0, 16), (1, 1), (5, 0), (1, 16), (5, 5), (70, 5)), ids_again=0, listening=True, tasks="c"),
         (Create(), Get(method="tasks/result", form="large")),

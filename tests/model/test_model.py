@@ -19,9 +19,9 @@ from tests.model import history as h
 from tests.model.over_stdio import StdioWorld
 from tests.model.play import RaceWorld, World, play
 from tests.model.search import broken, violated
-from tests.model.test_found import FOUND
+from tests.model.test_found import FOUND, OVER_STDIO
 from tests.model.truth import Violation
-from tests.model.wilful import FAULTS, FINDERS, RACES
+from tests.model.wilful import FAULTS, FINDERS, RACES, STDIO
 from tests.rules.legal import watched
 
 TIMES: Final = int(os.environ.get("MODEL_TIMES", "1"))
@@ -52,7 +52,7 @@ def histories(how: str, what: str) -> Iterator[h.History]:
     """Of a world, that which found the fault before first. Without the fault none of them breaks a rule."""
     world, count = WORLDS[how]
     by = FINDERS[what]
-    first = FOUND[by] if isinstance(by, str) else world.drawn(by)
+    first = (FOUND | OVER_STDIO)[by] if isinstance(by, str) else world.drawn(by)
     return chain([first], FOUND.values() if world is World else (), map(world.drawn, range(count)))
 
 
@@ -63,10 +63,11 @@ def histories(how: str, what: str) -> Iterator[h.History]:
         *(("in races", what) for what in RACES),
         ("over stdio", "full_crawl_interval is ignored"),
         ("over stdio", "notifications mark nothing"),
+        *(("over stdio", what) for what in STDIO),
     ],
 )
 def test_a_fault_on_purpose_is_found(how: str, what: str) -> None:
-    with (FAULTS | RACES)[what]():
+    with (FAULTS | RACES | STDIO)[what]():
         found = any(broken(history, WORLDS[how][0]) for history in histories(how, what))
     assert found, "no history finds it any more: give it another seed, or a history, in FINDERS (wilful.py)"
 

@@ -160,6 +160,7 @@ class ServerSession:
     disturbed: int = 0
     disturbed_at: float = float("-inf")
     asking: int = 0  # queries under way
+    queries: int = 0  # in all
     is_indexed: bool = False  # the gateway has asked for its tasks
     refused: float | None = None  # when a 403 went out that hides the index, until a `tasks/*` is served
     first_cost: float | None = None  # when the gateway first asked for something

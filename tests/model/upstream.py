@@ -10,6 +10,12 @@ being asked already. What may go wrong with a request (`Fault.kind`):
                that status; with `Retry-After`, in seconds or as a date, to the gateway's own requests alone. These get
                no 404, and what makes the gateway forget only of servers that list it
     error      a JSON-RPC error
+    code N     the JSON-RPC error of that code; `null`: its id is null, in the answer to one of the gateway's own
+    status N   that status, without a body, or with the JSON-RPC error of the code behind it
+    stale N    a cursor is refused with that code, or status
+    text id, other id
+               the id of the response is a text: the same number, or something else
+    empty      the last page names an empty cursor
     expired    `-32602 Invalid cursor`, of a `tasks/list` with a cursor
     hang       the answer comes after `HANG_S`, which is longer than the gateway waits
     encoded    the response to a client's request is in an encoding that the gateway cannot read
@@ -25,6 +31,7 @@ being asked already. What may go wrong with a request (`Fault.kind`):
 
 import asyncio
 import gzip
+import re
 import time
 import zlib
 from base64 import b64encode
@@ -77,6 +84,9 @@ _REASONS: Final = {
     200: b"OK", 202: b"Accepted", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 429: b"Too Many Requests",
     500: b"Server Error", 503: b"Service Unavailable",
 }  # fmt: skip
+_DENIALS: Final = (INVALID_PARAMS, -32002)  # codes: of the gateway's `tasks/get` they are no fault, but an answer
+_STATUS_AND_CODE: Final = re.compile(r"(status \d+) .*")
+_EMPTY: Final = b',"nextCursor":""'
 _OF_CLIENTS: Final = ("encoded", "large", "illegible", "short", "gzip", "resume", "404")
 
 
@@ -111,12 +121,36 @@ class Own:
     crawl: str = ""  # the pages of one reading of the list have the same
     read: Moment = BEFORE_ALL  # when the list was looked at
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether there is no response in the answer, or half of one."""
+        return self.outcome in (*DROPS, "other id") or 0 < wrong(self.outcome)[0] < 300
+
+    @property
+    def is_refused(self) -> bool:
+        return (
+            self.outcome in ("error", "expired") or wrong(self.outcome)[1] is not None or wrong(self.outcome)[0] > 300
+        )
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it says nothing of the task that it asks for; that there is no such method is asked again at once."""
+        status, code = wrong(self.outcome)
+        is_asked_again = code == -32601 and status not in (401, 403, 429)
+        return self.outcome == "hang" or self.is_broken or (self.is_refused and not is_asked_again)
+
 
 @dataclass(eq=False)
 class Request:
     method: str
     headers: dict[str, str]
     body: bytes
+
+    @property
+    def caller(self) -> str:
+        """What tells who asks, as `authorization` has it."""
+        cookies = self.headers.get("cookie", "").split("; ")
+        return ";".join([self.headers["authorization"], *(one for one in cookies if one.startswith("sid="))])
 
     @property
     def message(self) -> Json:
@@ -168,8 +202,14 @@ class Upstream:
         self._skew_s = setting.skew_s
         self._clock_set = 0  # how often
         self._times_asked: Counter[str] = Counter()
-        self._shuffles = count()
+        self._shuffles = -1
+        self._has_no_get = False  # says the last answer to a `tasks/get`
+        self._denies_empty = False  # the last empty cursor was refused
+        self._busy: Counter[str] = Counter()  # requests under way, by session
+        self._answers = count()
+        self.met: Counter[tuple[str, str]] = Counter()  # what has gone wrong, and with whose requests
         self.asks_once = True  # whoever asks on his own
+        self.finds_by_exchange = True  # whoever asks: a response with another id is that of the request all the same
 
     def connection(self) -> "Connection":
         return Connection(self)
@@ -185,6 +225,10 @@ class Upstream:
         """The same, as it is written into a task."""
         now = self.clock(ago_s)
         return now - now % 1_000_000 if self.setting.coarse else now
+
+    def is_lost(self, own: Own) -> bool:
+        """Whether its response has an id, or none, that a client may take for its own: the gateway waits in vain."""
+        return own.outcome.endswith((" null", "other id")) and not self.finds_by_exchange
 
     # ---- what happens to tasks ----
 
@@ -254,9 +298,9 @@ class Upstream:
         self._open(session)
         return session
 
-    def renew(self, number: int) -> None:
-        """A client has another token from now on, in its session as well."""
-        self.authorizations[number] = f"{authorization(number)}.{next(self._token_numbers)}"
+    def renew(self, number: int, cookie: bool = False) -> None:
+        """A client has another token, or cookie, from now on, in its session as well."""
+        self.authorizations[number] = f"{authorization(number)}{';sid=' if cookie else '.'}{next(self._token_numbers)}"
         self._valid.add(self.authorizations[number])
         before = self.latest[number]
         if before.ended is None:
@@ -296,10 +340,12 @@ class Upstream:
     # ---- requests ----
 
     async def serve(self, connection: "Connection", request: Request) -> None:
-        if request.method == "OPTIONS":  # a probe of a server that is down
+        if "authorization" not in request.headers:  # a probe of a server that is down
             connection.respond(404, b"")
             return
-        session = self.sessions.get((request.headers.get("mcp-session-id", ""), request.headers["authorization"]))
+        session = self.sessions.get((request.headers.get("mcp-session-id", ""), request.caller))
+        if self.setting.balanced:
+            connection.extra = b"Set-Cookie: AWSALB=%d; Path=/\r\n" % next(self._answers)
         message = request.message
         method = message.get("method", request.method)
         own = None
@@ -310,38 +356,58 @@ class Upstream:
             own = connection.own = self._note_own(connection, session, message, by)
             if connection.lost:
                 own.ended = own.at
-        if request.headers["authorization"] not in self._valid:
+        if request.caller not in self._valid:
             connection.respond(401, b"")
         elif method != "initialize" and (session is None or session.ended is not None):
             self.note("upstream: asked {}, of a session that has ended", method)
             if own is not None:
                 own.outcome = "404"
             connection.respond(404, b"")
-        elif request.method == "GET":
+        elif request.method != "POST":
             assert session is not None
-            fault = self._fault_of(session, {"method": "GET"})
-            if fault is not None and fault.kind == "encoded":
-                connection.extra = _ENCODED
+            self._serve_other(connection, request, session)
+        elif "id" not in message:
+            connection.respond(202, b"")
+        elif not isinstance(message["id"], int):
+            connection.respond(400, b"")
+        else:
+            fault = self._fault_of(session, message)
+            kind = fault.kind if fault is not None else "ok"
+            if self.setting.busy and session is not None and self._busy[session.id]:
+                kind = f"status {self.setting.busy}"
+            if own is not None:
+                own.outcome = kind
+            self.note("upstream: asked {} {}: {}", method, message.get("params"), kind)
+            waits = session is None or method == "tasks/result"  # for as long as the task works
+            busy = "" if waits or session is None else session.id
+            self._busy[busy] += 1
+            try:
+                await self._carry_out(connection, session, message, kind)
+            finally:
+                self._busy[busy] -= 1
+        if own is not None:
+            own.ended = own.ended or self.moments.now()
+
+    def _serve_other(self, connection: "Connection", request: Request, session: ServerSession) -> None:
+        """Another method than POST."""
+        fault = self._fault_of(session, {"method": request.method})
+        kind = "" if fault is None else fault.kind
+        has_route = request.method in ("GET", "DELETE") and not self.setting.lacks
+        default = 0 if has_route else 200 if request.method == "HEAD" else self.setting.lacks or 405
+        if status := wrong(kind)[0] or default:
+            session.disturb(self.loop.time())
+            self._refuse(session, status)
+            connection.respond(status, b"")
+        elif request.method == "DELETE":
+            self.end(session)
+            connection.respond(200, b"")
+        else:
+            connection.extra += _ENCODED if kind == "encoded" else b""
             connection.begin_stream()
             if kept := self.kept.pop(request.headers.get("last-event-id", ""), b""):
                 connection.send(kept, half=False)
             else:
                 self.streams[session].insert(0, connection)
-        elif request.method == "DELETE":
-            assert session is not None
-            self.end(session)
-            connection.respond(200, b"")
-        elif "id" not in message:
-            connection.respond(202, b"")
-        else:
-            fault = self._fault_of(session, message)
-            kind = fault.kind if fault is not None else "ok"
-            if own is not None:
-                own.outcome = kind
-            self.note("upstream: asked {} {}: {}", method, message.get("params"), kind)
-            await self._carry_out(connection, session, message, kind)
-        if own is not None:
-            own.ended = own.ended or self.moments.now()
 
     async def _carry_out(
         self, connection: "Connection", session: ServerSession | None, message: Json, fault: str
@@ -352,32 +418,38 @@ class Upstream:
             connection.cut()
             return
         if fault == "encoded":
-            connection.extra = _ENCODED
+            connection.extra += _ENCODED
         if fault in ("gzip", "short"):
             connection.pack(ends=fault == "gzip")
-        if self.setting.streams and session is not None and not fault[:3].isdigit():
+        status, code = wrong(fault)
+        if self.setting.streams and session is not None and not status:
             connection.begin_stream()
             self.streams[session].append(connection)
         await _ticks(before)
-        if fault[:3].isdigit():
-            if not connection.is_left:  # else nobody hears it
-                self._refuse(session, fault)
+        if status:
+            says = is_own and (code is not None or "cursor" in message["params"])
+            if not (connection.is_left or (status == 404 and says)):  # else nobody hears it, or it tells of no session
+                self._refuse(session, status)
             connection.extra += self._retry_after(fault)
-            connection.respond(int(fault[:3]), b"oh no")
+            connection.respond(
+                status, b"" if code is None or status == 204 else _error(message["id"], Refusal(code, "oh no"))
+            )
             return
         try:
             if fault == "expired":
                 raise Refusal(INVALID_PARAMS, "Invalid cursor")
-            if fault == "error":
-                raise Refusal(-32603, "oh no")
+            if fault == "error" or code is not None:
+                raise Refusal(-32603 if code is None else code, "oh no")
             result = await self._result(session, message, connection)
-            body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(message["id"]), result)
+            if fault == "empty" and not self.setting.empty and b'"nextCursor"' not in result:
+                result = result[:-1] + _EMPTY + b"}"
+            message_id = {"text id": str(message["id"]), "other id": "other"}.get(fault, message["id"])
+            body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(message_id), result)
             self._accept(session, message["method"], came_at, is_own)
         except Refusal as refusal:
             if message["method"] == "tasks/get" and refusal.code == INVALID_PARAMS:
                 self._accept(session, message["method"], came_at, is_own)  # it says that there is no such task
-            error = {"code": refusal.code, "message": str(refusal), **refusal.data}
-            body = msgspec.json.encode({"jsonrpc": "2.0", "id": message["id"], "error": error})
+            body = _error(None if fault.endswith("null") else message["id"], refusal)
         self.note("upstream: to {} {} it answers {}", message["method"], message.get("params"), Brief(body))
         await _ticks(after)
         if fault == "hang":
@@ -395,6 +467,8 @@ class Upstream:
             if fault in _LACKS and is_own and session is not None:
                 self._lack(session, _LACKS[fault])
             connection.send(self._odd(fault, body), half=fault == "half")
+            if connection.own is not None and self.is_lost(connection.own):
+                await asyncio.sleep(HANG_S)
 
     def _lack(self, session: ServerSession, shown: bytes) -> None:
         """The gateway was given what is nearly JSON: only now it may show tasks as they are written anew."""
@@ -426,10 +500,10 @@ class Upstream:
             return b"Date: %b\r\nRetry-After: %b\r\n" % tuple(given)
         return b"Retry-After: %b\r\n" % seconds.encode() if how else b""
 
-    def _refuse(self, session: ServerSession | None, status: str) -> None:
+    def _refuse(self, session: ServerSession | None, status: int) -> None:
         """A refusal goes out."""
         assert session is not None
-        if status in ("401", "403", "404") and session.is_indexed and not self.setting.evicts:
+        if status in (401, 403, 404) and session.is_indexed and not self.setting.evicts:
             session.refused = self.loop.time()
 
     def _accept(self, session: ServerSession | None, method: str, came_at: float, is_own: bool) -> None:
@@ -450,18 +524,34 @@ class Upstream:
 
     def _fault_of(self, session: ServerSession | None, message: Json) -> Fault | None:
         for at, (of, fault) in enumerate(self.faults):
-            fits = of is session and fault.method in (message["method"], None if "id" in message else ...)
-            if fits and fault.kind == "expired":
-                fits = message["method"] == "tasks/list" and "cursor" in message["params"]
-            is_gateways = is_own(message.get("id"))
-            if fits and fault.kind in _OF_CLIENTS:
-                fits = not is_gateways
-            if fits and fault.kind in PUT_OFF:
-                fits = is_gateways
-            if fits:
+            if of is session and self._fits(fault, message):
                 of.disturb(self.loop.time())
+                whose = "the gateway's" if is_own(message.get("id")) else "a client's"
+                self.met[_STATUS_AND_CODE.sub(r"\1 and a code", fault.kind), whose] += 1
+                self.met["any of these", f"{whose} {message['method']}"] += 1
                 return self.faults.pop(at)[1]
         return None
+
+    def _fits(self, fault: Fault, message: Json) -> bool:
+        method, kind, is_gateways = message["method"], fault.kind, is_own(message.get("id"))
+        cursor = message["params"].get("cursor") if method == "tasks/list" else None
+        status, code = wrong(kind)
+        if fault.method not in (method, None if "id" in message else ...):
+            return False
+        is_of_own = kind in PUT_OFF or kind.endswith("null") or (kind.endswith("id") and not self.finds_by_exchange)
+        if (kind in _OF_CLIENTS and is_gateways) or (is_of_own and not is_gateways):
+            return False
+        if (kind == "expired" or kind.startswith("stale")) and cursor is None:
+            return False
+        if method == "tasks/get" and is_gateways and code in _DENIALS:
+            return False
+        if method == "tasks/get" and code == -32601:  # two in a row are believed (DESIGN 6.12)
+            self._has_no_get = not self._has_no_get
+            return self._has_no_get
+        if cursor == "" and (status or code is not None or kind == "expired"):  # likewise (6.11)
+            self._denies_empty = not self._denies_empty
+            return self._denies_empty
+        return True
 
     def _delays_of(self, message: Json) -> tuple[int, int]:
         """Each request has its own, whatever others are asked before it."""
@@ -482,6 +572,8 @@ class Upstream:
         self._expire(session)
         if session.ended is not None:
             raise Refusal(-32603, "The session has ended")
+        if method in ("ping", "tools/list"):
+            return b"{}"
         if method == "tasks/list":
             return self._list(session, params.get("cursor"), connection.own)
         if "task" in params:
@@ -494,6 +586,7 @@ class Upstream:
         if found is None or found.gone is not None:
             raise Refusal(INVALID_PARAMS, "Task not found", len(session.lives(params["taskId"])))
         if method == "tasks/get":
+            self._has_no_get = False
             if connection.own is not None:
                 connection.own.shown = (found,)
             return self._with_meta(found.state.raw)
@@ -526,7 +619,7 @@ class Upstream:
         else:
             for n in (0, 1) if self.setting.shared else (number,):
                 self._open(ServerSession(session_id, n, self.authorizations[n]))
-        connection.extra = b"Mcp-Session-Id: %b\r\n" % session_id.encode()
+        connection.extra += b"Mcp-Session-Id: %b\r\n" % session_id.encode()
         requests: dict[str, Json] = {}
         for name in method_names(self.setting.methods):
             group, _, verb = name.partition("/")
@@ -536,7 +629,19 @@ class Upstream:
 
     def _list(self, session: ServerSession, cursor: str | None, own: Own | None) -> bytes:
         setting = self.setting
-        shuffle = cursor.partition("|")[0] if cursor is not None else str(next(self._shuffles))
+        if cursor == "":
+            match setting.empty:
+                case "restarts":
+                    cursor = None
+                case "page":
+                    cursor = f"{self._shuffles}|{'-' * (setting.order == 'prepends')}1"
+                case "again":
+                    return b'{"tasks":[]%b}' % _EMPTY
+                case _:
+                    raise Refusal(INVALID_PARAMS, "Invalid cursor")
+        elif cursor is None:
+            self._shuffles += 1
+        shuffle = cursor.partition("|")[0] if cursor is not None else str(self._shuffles)
         truths = (
             []
             if setting.order == "nothing"
@@ -566,6 +671,10 @@ class Upstream:
                 "place": lambda: ",".join(map(str, self._place(session, page[-1], shuffle))),
             }[setting.cursors]()
             following = b',"nextCursor":%b' % msgspec.json.encode(f"{shuffle}|{text}")
+            if setting.empty == "page" and setting.order in ("appends", "prepends") and text in ("1", "-1"):
+                following = _EMPTY
+        elif setting.empty not in ("", "page"):
+            following = _EMPTY
         return b'{"tasks":[%b]%b}' % (b",".join(t.state.raw for t in page), following)
 
     def _place(self, session: ServerSession, truth: Truth, shuffle: str) -> tuple[int, ...]:
@@ -665,7 +774,7 @@ class Connection(Served):
         head = b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
         body = self._packed(body)
         sent = body[: len(body) // 2] if half else body
-        self._write(head % (status, _REASONS[status], len(body), self.extra) + sent)
+        self._write(head % (status, _REASONS.get(status, b"Odd"), len(body), self.extra) + sent)
         if half:
             self.cut()
 
@@ -703,6 +812,21 @@ class Connection(Served):
 def authorization(number: int) -> str:
     """The header field by which the server knows a client."""
     return f"Bearer {number}"
+
+
+def wrong(kind: str) -> tuple[int, int | None]:
+    """The status, or 0, and the code of the error, if there is one, of an answer that is wrong once."""
+    what, *rest = kind.split() or [""]
+    if what.isdigit():
+        return int(what), None
+    numbers = [int(one) for one in rest if one != "null"] if what in ("code", "status", "stale") else []
+    codes = [one for one in numbers if one < 200]
+    return next((one for one in numbers if one >= 200), 0), codes[0] if codes else None
+
+
+def _error(message_id: Any, refusal: Refusal) -> bytes:
+    error = {"code": refusal.code, "message": str(refusal), **refusal.data}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": message_id, "error": error})
 
 
 def _updated(at: int) -> bytes:

@@ -57,6 +57,22 @@ FAULTS: Final = faults({
     "an answer to what was asked before a refusal ends it": (
         r"(?<=max\(self\.accepted, )asked(?=\))", "asked, self.refused + 1"
     ),
+    # ---- one odd message ----
+    "one -32601 ends asking by id": (r"(?<=range\()_ASKED_TIMES_MAX(?=\))", "1"),
+    "any error about a task denies it": (r"code not in \(jsonrpc\.INVALID_PARAMS, jsonrpc\.NOT_FOUND\)", "False"),
+    "after one failure a task is left out": (r"(?<=mark\.failed >= )FAILURES_MAX", "1"),
+    "what was put off is never asked for again": (r"self\._finds_all = True", "pass"),
+    "a 404 to a client ends its session": (
+        r"self\._sessions\.refuse\(self\._sessions\.find\(caller\.key\)\)", "self._sessions.drop_all(caller.key)"
+    ),
+    "an error that refuses a cursor fails the list": (r"(?<=if )cursor is None(?=:\n\s+raise UpstreamFailed)", "True"),
+    "a status that refuses a cursor fails the list": (r"cursor is not None and refused\.status >= 400", "False"),
+    "an empty cursor is always the end": (r"(?<=is_last = )cursor is None", "not cursor"),
+    "an empty cursor is never the end": (r"(?<=if )cursor == _EMPTY(?=:)", "False"),
+    "two tasks prove an order": (r"(?<=_orders < )ORDERS_MIN", "2.0"),
+    "a balancer's cookie tells who asks": (r"_OF_BALANCERS\.fullmatch\(pair\)", "False"),
+    "a request beside others that is refused with 409 fails the list": (r"(?<=elif )refused\.status in _BUSY", "False"),
+    "the gateway's requests have texts for ids": (r"(?<=jsonrpc\.request\()message_id", "str(message_id)"),
     # ---- what is counted ----
     "a result under an id that is given again begins no life": (
         r"(?<=elif )tool is not None(?=:.*\n\s+self\._lose\()", "False"
@@ -82,6 +98,12 @@ RACES: Final = faults({
 })  # fmt: skip
 """Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""
 
+STDIO: Final = faults({
+    "a line of a log puts all in doubt": (
+        r"jsonrpc\.may_be_messages\(line\.raw\)(?=:\n\s+return False)", "self._take_in(UNMATCHED.unread())"
+    ),
+})  # fmt: skip
+
 FLEET: Final = faults({
     "a replica hears nothing from the others": (r"(?<=for each in )said(?=:\n\s+if each\.id is None)", "()"),
     # A store that is back gets only what is new.
@@ -99,19 +121,19 @@ FLEET: Final = faults({
 FINDERS: Final[dict[str, int | str]] = {
     "a new session finds no task again": 54,
     "a page that passes marks nothing": 181,
-    "a task that a crawl omits is gone": 55,
+    "a task that a crawl omits is gone": 97,
     "another life of an id is the same task": 2,
     "an answer settles a mark that came after its request": 140,
-    "the page where new tasks appear is never looked at": 6,
-    "of the live tasks only those that work are asked for": 13,
+    "the page where new tasks appear is never looked at": 11,
+    "of the live tasks only those that work are asked for": 157,
     "a crawl confirms all tasks from when it ended, not from when it began": 23,
-    "full_crawl_interval is ignored": 16,
+    "full_crawl_interval is ignored": 46,
     "what several queries wait for ends with the first of them that leaves": 4,
     "a request that was put off is not repeated": 0,
     "notifications mark nothing": 5,
     "an answer that need not be read marks nothing": "a task has changed, says a response that is no JSON",
     "a mark is made at the request, not at the answer": "a task is made while all pages are read",
-    "an error marks nothing": 13,
+    "an error marks nothing": 117,
     "a task that the index lacks is asked for only if a page shows it": 5,
     "a client that is told the same renews the task as of when it is told": (
         "a client is told long after it asked that a task is as it was"
@@ -131,6 +153,20 @@ FINDERS: Final[dict[str, int | str]] = {
     "a refusal drops the index": "a tool is refused after a task was made",
     "a refusal hides nothing": "a tool is refused after a task was made",
     "an answer to what was asked before a refusal ends it": "an answer to what was asked before a 403 comes after it",
+    "one -32601 ends asking by id": "a task is asked for, and once there is no such method",
+    "any error about a task denies it": "a task is asked for, and once that fails",
+    "after one failure a task is left out": "a task is asked for, and once that fails",
+    "what was put off is never asked for again": "a task that a caller finds again is asked for, and once that fails",
+    "a 404 to a client ends its session": "there is no route for a stream",
+    "an error that refuses a cursor fails the list": "a cursor is refused once with -32000",
+    "a status that refuses a cursor fails the list": "a cursor is refused once with 400",
+    "an empty cursor is always the end": "the second of three pages has an empty cursor",
+    "an empty cursor is never the end": "the end is an empty cursor, which is refused",
+    "two tasks prove an order": "two tasks stand in order by chance",
+    "a balancer's cookie tells who asks": "a balancer's cookie is new in each answer",
+    "a request beside others that is refused with 409 fails the list": "a server serves one request at a time",
+    "the gateway's requests have texts for ids": 0,
+    "a line of a log puts all in doubt": "a line of a log comes between two lists",
     "late news of a task that has ended begins it again": 2,
     "a result under an id that is given again begins no life": "a task that has gone and one of its id are counted",
     "each session that sees a task counts it": "a token is renewed after a task was made",
