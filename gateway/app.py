@@ -180,7 +180,8 @@ class App:
             for context in (self._pools.of[u.name].context,)
             for state in (context.state,)
         ]
-        return status_page.Facts(self._gauges(), upstreams, self._certificates, self._config.guards, self._draining)
+        fails, guards = "" if self._store is None else self._store.why, self._config.guards
+        return status_page.Facts(self._gauges(), upstreams, self._certificates, guards, self._draining, fails)
 
     async def _sweep(self) -> None:
         while True:
@@ -206,7 +207,7 @@ class App:
         try:
             built = _built(read(self._config), self._config)
         except ConfigError as error:
-            self.metrics.reloaded(succeeded=False)
+            self.metrics.reloaded(str(error))
             log.error("reload refused, nothing has changed", extra={"why": str(error)})
             return
         config = built.config
@@ -220,7 +221,7 @@ class App:
         self._listener.connections_max = listener.connections_kept(config.limits.connections_max)
         self._buffers.resize(config.limits.held_bytes_max)
         self._pools.probe()
-        self.metrics.reloaded(succeeded=True)
+        self.metrics.reloaded()
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
 
     async def stop(self) -> None:

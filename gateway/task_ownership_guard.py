@@ -62,7 +62,7 @@ class OwnTasksGuard:
             raise Unclear(f"{GUARD}: {NO_OWNER}")
         if not await self._own.owns_now(owners, asked):
             if (lives := self._sessions.lives) is not None and message is not None and message.method == "tasks/get":
-                lives.lookups_failed[caller.upstream.name] += 1
+                lives.lookups_failed[caller.upstream.name,] += 1
             raise UnknownTask
         return owners
 

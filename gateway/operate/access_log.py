@@ -2,7 +2,7 @@
 
     a failure of the gateway's             failed, at info: what failed, and why
     an upstream's status of 500 or above   failed, at info
-    a redirect, a 404 to `initialize`      failed, at info: that `url` is wrong
+    a refusal of a message                 failed, at info: a redirect, 401, 403, 404, 429; where `url` is wrong, that
     a JSON-RPC error                       failed, at info: its code
     the client left before the answer      failed, at info
     each of these, and anything else       request, at info with `log.access`, else at debug
@@ -12,8 +12,7 @@
     a task that was seen live has ended    audit, at info, as `end`, with `log.audit`
 
 Lines `failed` of one cause are one a second, with a count. No token, query string or body; no id of a session or a
-task. In the audit digests stand for the ids, and for the caller: with an id one can find its lines; from a line nobody
-learns an id.
+task. Digests stand for the ids, and for the caller: with an id one can find its lines; from a line nobody learns an id.
 """
 
 import logging
@@ -26,7 +25,7 @@ from gateway.config import Log, StdioLog
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
-from gateway.operate.metrics import EndedRequest, Metrics, coded, named
+from gateway.operate.metrics import REFUSALS, EndedRequest, Metrics, coded, named
 from gateway.operate.recent_failures import Reason
 from gateway.tasks.lifecycle_counts import digest_of
 from gateway.transport.repeated_log_lines import LogLimit
@@ -94,11 +93,11 @@ class AccessLog:
     def _end(self, ended: EndedRequest) -> None:
         message, caller = ended.message, ended.caller
         is_fine = ended.status < 300 and ended.code is None and ended.error is None
-        told = {} if is_fine else why(ended) or _misplaced(ended)
+        told = {} if is_fine else why(ended) or _refusal(ended)
         metrics, cause = self.metrics, None
         metrics.request(ended)
         if told:
-            is_fault = ended.status >= 500 or ended.code == INTERNAL_ERROR
+            is_fault = ended.status >= 500 or (ended.code == INTERNAL_ERROR and not self._asks_for_none(ended))
             cause = Reason(ended.upstream, _failure(ended, str(told["failure"])), is_fault)
         if told or metrics.recent.is_watched:
             row = {name: getattr(ended, name) for name in ("upstream", "kind", "status", "seconds")}
@@ -109,11 +108,20 @@ class AccessLog:
         said = {**_said(ended), "seconds": round(ended.seconds, 6), **told}
         log.log(self._level, "request", extra=said)
         if cause is not None:
-            self.failed.say(log, logging.INFO, "failed", said, cause)
+            digests = {} if caller is None else _digests(caller.key)
+            self.failed.say(log, logging.INFO, "failed", {**said, **digests}, cause)
         if did is not None and message is not None:
             tool = {"tool": message.tool} if did == "create" else {}
             key = STDIO if caller is None else caller.key
             _audit(did, key, _digest_of(ended.made, message), tool | said)
+
+    def _asks_for_none(self, ended: EndedRequest) -> bool:
+        """Whether a request is for the result of a cancelled task: the TypeScript SDK answers -32603."""
+        lives, message, caller = self.metrics.lives, ended.message, ended.caller
+        if lives is None or message is None or ended.method != "tasks/result":
+            return False
+        key, task_id = STDIO if caller is None else caller.key, _task_id(message)
+        return task_id is not None and lives.was_cancelled(key, task_id)
 
     def task_ended(self, viewer: Key, tool: str, status: str, digest: str) -> None:
         """A task has ended, as `viewer` was told, or as nobody saw it since."""
@@ -133,14 +141,16 @@ def why(ended: EndedRequest) -> dict[str, object]:
     return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}"} if status >= 500 else {}
 
 
-def _misplaced(ended: EndedRequest) -> dict[str, object]:
-    """Why a message that was relayed is no use at this address; empty if the answer does not say so."""
+def _refusal(ended: EndedRequest) -> dict[str, object]:
+    """That the upstream refused a message, and what that says of the address; empty if it did not."""
     status, message, caller = ended.status, ended.message, ended.caller
-    if ended.exchange is None or caller is None or message is None or not 300 <= status <= 404:
+    if ended.exchange is None or caller is None or message is None or status not in REFUSALS:
         return {}
-    says = status != 404 or message.method == "initialize"
+    says = status < 400 or message.method == "initialize"
     said = caller.misplaced(status, ended.exchange.location) if says else ""
-    return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}: {said}"} if said else {}
+    is_elsewhere = caller.target.partition(b"?")[0].decode("latin-1") != caller.upstream.url.path
+    failure = "OtherPath" if said and is_elsewhere else "UpstreamStatus"
+    return {"failure": failure, "why": f"the upstream answered {status}{': ' * bool(said)}{said}"}
 
 
 def _failure(ended: EndedRequest, failure: str) -> str:
@@ -176,11 +186,21 @@ def _action(message: Message | None) -> str | None:
 
 def _digest_of(task_id: str | None, message: Message) -> str:
     """The digest of the id of a task: as the answer has it, else the params of the request; empty if neither does."""
-    named = task_id or jsonrpc.decoded(_text, jsonrpc.member(message.params, "taskId"))
+    named = task_id or _task_id(message)
     return "" if named is None else digest_of(named)
 
 
+def _task_id(message: Message) -> str | None:
+    return jsonrpc.decoded(_text, jsonrpc.member(message.params, "taskId"))
+
+
 def _audit(did: str, key: Key, task: str, said: dict[str, object]) -> None:
-    """Write a line of the audit. The digests in `key` are empty over stdio. `said` is what the request's line says."""
-    digests = {"caller": key.identity.hex(), "session": key.session.hex(), "task": task}
-    audit_log.info("audit", extra={"action": did, **{name: each for name, each in digests.items() if each}, **said})
+    """Write a line of the audit. `said` is what the request's line says."""
+    named = {"task": task} if task else {}
+    audit_log.info("audit", extra={"action": did, **_digests(key), **named, **said})
+
+
+def _digests(key: Key) -> dict[str, str]:
+    """What stands for the caller and the session, where there are any: over stdio there is neither."""
+    digests = {"caller": key.identity.hex(), "session": key.session.hex()}
+    return {name: digest for name, digest in digests.items() if digest}

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway.caller_identity import ServerKey
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, printable
 from gateway.mcp.jsonrpc import CANNOT_ANSWER, Message
 from gateway.operate.recent_failures import Recent
 from gateway.tasks.lifecycle_counts import Lives
@@ -35,6 +35,7 @@ VERSION: Final = version("taskgate")
 SECONDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 )  # fmt: skip
+REFUSALS: Final = frozenset((*range(300, 400), 401, 403, 404, 429))  # as TaskgateUpstreamRefuses has them
 _OUTCOMES: Final = ("index", "refreshed", "coalesced", "refused", "failed")
 UNANSWERED: Final = ("refused", "failed")
 _WAIT: Final = frozenset({"GET", "tasks/result", "subscriptions/listen"})  # for news: their time says nothing
@@ -107,7 +108,7 @@ def family(kind: Callable[..., Any], name: str, text: str, labels: str, rows: It
     """A metric as it is exposed. Each row has the values of the labels, and what is counted."""
     found = kind(f"taskgate_{name}", text, labels=labels.split())
     for values, *numbers in rows:
-        found.add_metric([str(value) for value in values], *numbers)
+        found.add_metric([printable(str(value)) for value in values], *numbers)  # clients choose the names of tools
     return cast(Metric, found)
 
 
@@ -147,7 +148,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
         self.recent = Recent(time)
-        self.reload_succeeded, self.reloaded_at = True, time()
+        self.reload_refused, self.reloaded_at = "", time()  # why the last one was
         self.began_at = self.reloaded_at
         self.lives: Lives | None = None  # of the tasks that were seen, if they are counted
         self.gauges: list[Callable[[], dict[str, Gauge]]] = []  # at each scrape each returns gauges by name
@@ -229,16 +230,22 @@ class Metrics(Collector):
             "at_once": sum(count for outcome, count in answered if outcome == "index"),
         }
 
-    def traffic(self) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-        """The requests of each upstream since the start, and how many answers were whole within each of `SECONDS`."""
-        requests: dict[str, int] = defaultdict(int)
-        for labels, count in self._requests.items():
-            requests[labels[0]] += count
-        return requests, {upstream: tuple(counts) for upstream, counts in self._answers.items()}
+    def traffic(self) -> dict[str, tuple[int, ...]]:
+        """By upstream since the start: all requests; those that clients asked rightly; of these those that it refused;
+        answers that were whole within each of `SECONDS`.
+        """
+        requests = defaultdict[str, list[int]](lambda: [0, 0, 0])
+        for (upstream, kind, _, status), count in self._requests.items():
+            counts = requests[upstream]
+            counts[0] += count
+            if kind != "refused" or status >= 500:  # else the gateway said no
+                counts[1] += count
+                counts[2] += count * (status in REFUSALS)
+        return {upstream: (*counts, *self._answers[upstream]) for upstream, counts in requests.items()}
 
-    def reloaded(self, succeeded: bool) -> None:
-        """The configuration was read anew: it is in force, or was refused."""
-        self.reload_succeeded, self.reloaded_at = succeeded, time() if succeeded else self.reloaded_at
+    def reloaded(self, refused: str = "") -> None:
+        """The configuration was read anew: it is in force, or was refused, in words."""
+        self.reload_refused, self.reloaded_at = refused, self.reloaded_at if refused else time()
 
     def collect(self) -> Iterator[Metric]:
         for name, (text, labels) in _COUNTERS.items():
@@ -246,7 +253,7 @@ class Metrics(Collector):
         for name, (text, labels) in _HISTOGRAMS.items():
             yield histogram(name, text, labels, SECONDS, self._spans[name])
         reloaded = "1 if the last reload is in force, or there was none."
-        yield GaugeMetricFamily("taskgate_config_last_reload_successful", reloaded, float(self.reload_succeeded))
+        yield GaugeMetricFamily("taskgate_config_last_reload_successful", reloaded, float(not self.reload_refused))
         read = "When the configuration in force was read."
         yield GaugeMetricFamily("taskgate_config_last_reload_success_timestamp_seconds", read, self.reloaded_at)
         runs = (VERSION, platform.python_version()), 1.0

@@ -1,11 +1,12 @@
 """The page for people at `/` of the admin listener. It only reads, and loads nothing from elsewhere."""
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import metadata
+from operator import neg
 from pathlib import Path
 from time import time
 from typing import Any, Final, NamedTuple
@@ -42,22 +43,32 @@ _LIMITS: Final = {
     "held_bytes": ("Buffers", "bytes"),
 }
 _NEAR: Final = 0.8  # of a limit, as the alert TaskgateNearLimit has it
+_LEVELS: Final = ("bad", "warn", "note", "good")
 _MANY: Final = 0.05  # of all requests, as the alert TaskgateUpstreamFailing has it
-_FAILED_MIN: Final = 5  # tasks of a tool, and more than half, as the alert TaskgateTasksFailing has it
+_FAILED_MIN: Final = 5  # requests; tasks of a tool, and more than half: as the two alerts have it
+_REFUSED: Final = 0.95  # of so many requests or more, as the alert TaskgateUpstreamRefuses has it
+_REFUSED_MIN: Final = 20
 _RENEW_S: Final = 14 * 86_400.0  # before a certificate ends, as the alert TaskgateCertificateEnds has it
 _DRIFTS_S: Final = 300.0  # so long after the last request that drifts
 _NAMES_MAX: Final = 5  # of header fields
+_WHY_CHARS_MAX: Final = 300
 _TOOL_CHARS_MAX: Final = 40  # of a tool's name, which a server or a client chose
 _DOES: Final = {  # about each fault: what to do, and the section of docs/troubleshooting.md that says more
-    "down": ("Upstreams says why. Does the server run, and is its url right?", "502 Bad Gateway"),
-    "failing": ("Failures by reason says which, and what to do about each.", "500 and above from the upstream"),
+    "drain": ("It ends by itself: SIGTERM was sent.", "It does not start, or does not answer"),
+    "down": ("Does the server run, and is its url right?", "502 Bad Gateway"),
+    "failing": ("Failures by reason says what to do about each.", "500 and above from the upstream"),
+    "refused": ("Nobody gets in: look at url, token and rate.", "An upstream refuses everything"),
     "tasks": ("Read why: taskgate tasks prints the failed ones with their messages.", "Tasks fail"),
     "certificate": ("Renew the file under the same name, and send SIGHUP.", "A certificate ends"),
-    "store": ("The log says why. Do not restart before it is back, or lose what it would keep.", "The store fails"),
-    "reload": ("The configuration before is in force. The log says what is wrong with the new one.", "Reload refused"),
+    "store": ("Do not restart before it is back, or lose what it would keep.", "The store fails"),
+    "reload": ("The configuration before is in force.", "Reload refused"),
+    "memory": ("Raise index.memory_bytes_max, or look at what uses it up.", "Memory grows"),
+    "sockets": ("Raise limits.connections_max, or look at who connects.", "Too many open files"),
     "limit": ("Raise the limit, or look at what uses it up.", "503 Service Unavailable"),
     "drift": ("Keep it out, or name what tells users apart in identity_headers.", "Each request is another caller"),
 }
+_LIMIT_KINDS: Final = {"index_bytes": "memory", "index_sessions": "memory", "connections": "sockets"}
+_SHOWN_MAX: Final = 3  # faults in the banner
 _PROJECT: Final = dict(url.split(", ", 1) for url in metadata("taskgate").get_all("Project-URL") or ())
 
 
@@ -70,6 +81,18 @@ class Facts(NamedTuple):
     certificates: Mapping[str, Validity] = {}  # those shown to upstreams, by name; the listener's under ""
     guards: GuardLimits | None = None
     draining: tuple[float, float] | None = None  # since when, and when the last connections are closed
+    store_fails: str = ""  # why
+
+
+class Trouble(NamedTuple):
+    """Something that is wrong."""
+
+    level: str  # bad, warn, or a note
+    kind: str
+    text: str
+    row: tuple[str, str] | None = None  # where the page has more: a table, and the key of its row
+    since: float | None = None
+    why: str = ""
 
 
 class Page:
@@ -99,7 +122,8 @@ class Page:
         metrics, facts = self._metrics, self._read()
         metrics.recent.opened()
         values = {name: value for name, (_, value) in facts.gauges.items()}
-        every, each, reasons = self._rates.show()
+        every, each, counts = self._rates.show()
+        reasons = self._reasons(counts)
         by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
         tasks, now, certificates = self._tasks.show(), time(), facts.certificates.items()
         shown: dict[str, Any] = {
@@ -107,28 +131,31 @@ class Page:
             "docs": _PROJECT.get("Documentation", "").rstrip("/"),
             "now": now,
             "began_at": metrics.began_at,
-            "reload": {"at": metrics.reloaded_at, "refused": not metrics.reload_succeeded},
+            "reload": {"at": metrics.reloaded_at, "refused": metrics.reload_refused},
             "draining": facts.draining,
             "store_up": values.get("store_up"),
+            "store_fails": facts.store_fails,
             "guards": None if facts.guards is None else msgspec.to_builtins(facts.guards),
             "certificates": {name: valid.ends_at for name, valid in certificates},
             "invalid_certificates": {name: fault for name, valid in certificates if (fault := valid.fault(name, now))},
             "under_way": sum(by_upstream["requests_in_flight"].values()),
             "traffic": every,
             "saved": metrics.saved(),
-            "reasons": self._reasons(reasons),
+            "reasons": reasons,
             "upstreams": [
                 {
                     **upstream,
                     "in_flight": by_upstream["upstream_requests_in_flight"][upstream["name"]],
                     "requests_max": by_upstream["upstream_requests_max"][upstream["name"]],
                     **each.get(upstream["name"], {}),
+                    "failed": _cause(reasons, upstream["name"], is_fault=True),
+                    "refusal": _cause(reasons, upstream["name"], is_fault=False),
                     "tasks": None if tasks is None else tasks.get(upstream["name"], []),
                 }
                 for upstream in facts.upstreams
             ],
             "limits": [
-                {"what": what, "unit": unit, "used": values[name], "max": values[f"{name}_max"]}
+                {"name": name, "what": what, "unit": unit, "used": values[name], "max": values[f"{name}_max"]}
                 for name, (what, unit) in _LIMITS.items()
                 if f"{name}_max" in values
             ],
@@ -137,99 +164,106 @@ class Page:
         return {"verdict": _verdict(shown), **shown}
 
     def _reasons(self, counts: Mapping[Reason, list[int]]) -> list[dict[str, Any]]:
-        """Failures by reason, over all upstreams: those that clients could not help first, the most frequent first."""
-        groups = defaultdict[tuple[str, bool], list[Reason]](list)
-        for reason in sorted(counts, key=lambda reason: -counts[reason][-1]):
-            groups[reason.failure, reason.is_fault].append(reason)
+        """Why requests failed: first what does so now, there what clients could not help, there the most frequent."""
         rows = []
-        for (failure, is_fault), reasons in groups.items():
-            recent = [self._metrics.recent.reasons[reason] for reason in reasons]
-            last = max(recent, key=lambda failures: failures.last)
-            counted = map(sum, zip(*(counts[reason] for reason in reasons), strict=True))
-            row = {
-                "failure": failure,
-                "is_fault": is_fault,
-                "counts": [*counted, sum(failures.count for failures in recent)],
-                "upstreams": [r.upstream for r in reasons if counts[r][-1]] or [r.upstream for r in reasons],
-                "since": min((f.since for f in recent if f.last >= last.since), default=last.since),
-                "last": last.last,
-                "why": last.why,
-            }
-            rows.append(row)
-        return sorted(rows, key=lambda row: (not row["is_fault"], -row["counts"][1], -row["last"]))
+        for reason, grown in counts.items():
+            known = self._metrics.recent.reasons[reason]
+            key, spans = "\n".join(map(str, reason)), {"since": known.since, "last": known.last}
+            rows.append({"key": key, **reason._asdict(), "counts": [*grown, known.count], **spans, "why": known.why})
+        return sorted(rows, key=lambda row: (not row["counts"][0], not row["is_fault"], *map(neg, row["counts"])))
+
+
+def _cause(reasons: Iterable[Mapping[str, Any]], upstream: str, is_fault: bool) -> dict[str, Any]:
+    """Why requests to an upstream failed, or were refused, in the last 5 minutes: the first of these reasons."""
+    kinds = "" if is_fault else ("UpstreamStatus ", "UpstreamRefused ")
+    for row in reasons:
+        is_one = row["upstream"] == upstream and row["is_fault"] == is_fault and row["failure"].startswith(kinds)
+        if is_one and row["counts"][1]:
+            return {"row": ("reasons", row["key"]), "since": row["since"], "why": row["why"]}
+    return {"row": ("upstreams", upstream)}
 
 
 def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether anything is wrong, in words, and what to do; `level` is good, warn or bad."""
-    found = list(_faults(shown))
+    """Whether anything is wrong, in words, and what to do; `level` is good, note, warn or bad."""
+    ranks = [*_DOES].index  # a drain comes first, then the worst
+    found = sorted(
+        _faults(shown), key=lambda fault: (ranks(fault.kind) > 0, _LEVELS.index(fault.level), ranks(fault.kind))
+    )
     states = [upstream["state"] for upstream in shown["upstreams"]]
     parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
-    said = [text for _, _, text in found] or ["nothing is wrong: " + ", ".join(parts)]
-    text = ", ".join([*said, *_waiting(shown["upstreams"])])
-    level = "bad" if any(level == "bad" for level, _, _ in found) else "warn" if found else "good"
-    does = [_DOES[kind] for kind in dict.fromkeys(kind for _, kind, _ in found) if kind in _DOES]
-    return {"level": level, "text": text[0].upper() + text[1:], "do": does}
+    first, more = found[:_SHOWN_MAX], len(found) - _SHOWN_MAX
+    said = [fault.text for fault in first] or ["Nothing is wrong: " + ", ".join(parts)]
+    text = ". ".join([*said, *[f"{more} more"] * (more > 0), *_waiting(shown)])
+    level = min((fault.level for fault in found), key=_LEVELS.index, default="good")
+    told = [{**fault._asdict(), "do": _DOES[fault.kind]} for fault in first]
+    return {"level": level, "text": text, "faults": told, "more": max(more, 0)}
 
 
-def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [tool for upstream in upstreams for tool in upstream["tasks"] or ()]
+def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(upstream["name"], tool) for upstream in upstreams for tool in upstream["tasks"] or ()]
 
 
-def _waiting(upstreams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _waiting(shown: Mapping[str, Any]) -> Iterator[str]:
     """How many tasks wait for input, and how long the oldest does, if any does."""
-    live = [waiting for tool in _tools(upstreams) if (waiting := tool["live"].get("input_required"))]
+    live = [waiting for _, tool in _tools(shown["upstreams"]) if (waiting := tool["live"].get("input_required"))]
     if count := sum(waiting["count"] for waiting in live):
         who = f"{count} tasks wait for input, the oldest" if count > 1 else "1 task waits for input,"
-        yield f"{who} for {span(max(waiting['oldest_s'] for waiting in live))}"
+        yield f"{who} for {span(shown['now'] - min(waiting['since'] for waiting in live))}"
 
 
-def _failing(upstreams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """How many tasks failed in the last 5 minutes, of the tools most of whose tasks did."""
-    ends = [(tool["tool"], Counter(tool["ended"]["5m"])) for tool in _tools(upstreams)]
-    found = [(tool, n) for tool, n in ends if n["failed"] >= max(_FAILED_MIN, n.total() // 2 + 1)]
-    if found:
-        whose = f"{len(found)} tools" if len(found) > 1 else short(found[0][0], _TOOL_CHARS_MAX) or "an unknown tool"
-        failed, ended = sum(n["failed"] for _, n in found), sum(n.total() for _, n in found)
-        yield f"{failed} of {ended} tasks of {whose} failed in the last 5 minutes"
+def _requests(upstream: Mapping[str, Any]) -> Iterator[Trouble]:
+    """What is wrong with the requests to an upstream. What is too few to tell is a note."""
+    name, row = upstream["name"], ("upstreams", upstream["name"])
+    asked, failed, refused = (upstream.get(field, (0,))[-1] for field in ("asked", "faults", "refused"))
+    if upstream["state"] == "down":
+        yield Trouble("bad", "down", f"{name} is down", row, upstream["since"], upstream["why"])
+    elif failed:
+        level = "note" if failed < _FAILED_MIN else "bad" if failed > _MANY * asked else "warn"
+        yield Trouble(level, "failing", f"{name} failed {failed:,} of {asked:,} requests", **upstream["failed"])
+    if refused > _REFUSED * asked and upstream["state"] != "down":
+        level = "note" if asked < _REFUSED_MIN else "warn"
+        yield Trouble(level, "refused", f"{name} refused {refused:,} of {asked:,} requests", **upstream["refusal"])
+    if (share := upstream["in_flight"] / upstream["requests_max"]) >= _NEAR:
+        yield Trouble("warn", "limit", f"Requests to {name}: {100 * share:.0f} % of the limit", row)
 
 
-def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What is wrong: its level, its kind, and in words; the worst first."""
-    upstreams, failing = shown["upstreams"], shown["traffic"]["failing"][-1]
-    down = [upstream["name"] for upstream in upstreams if upstream["state"] == "down"]
-    if down:
-        many = f"{len(down)} of {len(upstreams)} upstreams"
-        yield "bad", "down", f"{many} down" if len(upstreams) > 1 else "the upstream is down"
-    if failing:
-        percent = f"{100 * failing:.0f}" if failing >= 0.01 else "under 1"
-        yield "bad" if failing > _MANY else "warn", "failing", f"{percent} % of requests failing in the last 5 minutes"
-    yield from (("warn", "tasks", said) for said in _failing(upstreams))
-    for name, fault in shown["invalid_certificates"].items():
-        yield "bad", "certificate", f"{_whose(name)}: {fault}"
-    if shown["store_up"] == 0:
-        yield "warn", "store", "the store fails"
-    if shown["reload"]["refused"]:
-        yield "warn", "reload", "the last reload was refused"
-    for limit in shown["limits"]:
-        if limit["max"] and limit["used"] >= _NEAR * limit["max"]:
-            yield "warn", "limit", f"{limit['what']}: {100 * limit['used'] / limit['max']:.0f} % of the limit"
-    for upstream in upstreams:
-        name, share = upstream["name"], upstream["in_flight"] / upstream["requests_max"]
-        if share >= _NEAR:
-            yield "warn", "limit", f"requests to {name}: {100 * share:.0f} % of the limit"
+def _faults(shown: Mapping[str, Any]) -> Iterator[Trouble]:
+    """What is wrong."""
+    if shown["draining"] is not None:
+        text = f"Draining: {shown['under_way']:.0f} requests under way"
+        yield Trouble("warn", "drain", text, since=shown["draining"][0])
+    for upstream in shown["upstreams"]:
+        yield from _requests(upstream)
         if shown["now"] - upstream.get("drifts_at", 0.0) < _DRIFTS_S:  # over stdio there are no fields
             fields = ", ".join(upstream["drifting"][:_NAMES_MAX])
-            yield "warn", "drift", f"each request to {name} is another caller ({fields}): see identity_headers"
+            text = f"Each request to {upstream['name']} is another caller ({fields}): see identity_headers"
+            yield Trouble("warn", "drift", text, ("upstreams", upstream["name"]))
+    for name, tool in _tools(shown["upstreams"]):
+        ended = Counter(tool["ended"]["5m"])
+        if (failed := ended["failed"]) >= max(_FAILED_MIN, ended.total() // 2 + 1):
+            whose = short(tool["tool"], _TOOL_CHARS_MAX) or "an unknown tool"
+            text = f"{failed} of {ended.total()} tasks of {whose} failed in the last 5 minutes"
+            yield Trouble("warn", "tasks", text, ("tasks", f"{name}\n{tool['tool']}"))
+    for name, fault in shown["invalid_certificates"].items():
+        yield Trouble("bad", "certificate", f"{_whose(name)}: {fault}")
+    if shown["store_up"] == 0:
+        yield Trouble("warn", "store", "The store fails", why=shown["store_fails"])
+    if shown["reload"]["refused"]:
+        why = short(shown["reload"]["refused"], _WHY_CHARS_MAX)
+        yield Trouble("warn", "reload", "The last reload was refused", why=why)
+    for limit in shown["limits"]:
+        if limit["max"] and limit["used"] >= _NEAR * limit["max"]:
+            text = f"{limit['what']}: {100 * limit['used'] / limit['max']:.0f} % of the limit"
+            yield Trouble("warn", _LIMIT_KINDS.get(limit["name"], "limit"), text)
     for name, ends_at in shown["certificates"].items():
         if ends_at - shown["now"] < _RENEW_S and name not in shown["invalid_certificates"]:
-            yield "warn", "certificate", f"{_whose(name)} ends on {datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
-    if shown["draining"] is not None:
-        yield "warn", "drain", f"draining: {shown['under_way']:.0f} requests under way"
+            day = f"{datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
+            yield Trouble("warn", "certificate", f"{_whose(name)} ends on {day}")
 
 
 def _whose(name: str) -> str:
     """The certificate shown to the upstream of that name, or the listener's."""
-    return f"the certificate {f'shown to {name}' if name else 'of the listener'}"
+    return f"The certificate {f'shown to {name}' if name else 'of the listener'}"
 
 
 def routes(page: Page) -> list[web.RouteDef]:

@@ -8,10 +8,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.operate.metrics import Metrics, family, histogram
-from gateway.operate.recent_rates import SLOTS, quantile
-from gateway.tasks.lifecycle_counts import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
+from gateway.operate.recent_rates import SLOTS
+from gateway.tasks.lifecycle_counts import DURATIONS, ENDS, OTHER, STARTED, UNHEARD, Lives, Series
 
-_LIVE: Final = ("working", "input_required", OTHER)
+_LIVE: Final = ("working", "input_required", OTHER, UNHEARD)
 _LABELS: Final = "upstream tool status"
 
 
@@ -55,17 +55,16 @@ class SeenTasks(Collector):
             return after - before if after >= before else after
 
         live = [series for status in _LIVE if lives.live.get(series := (upstream, tool, status))]
-        spans = [lives.durations[series] for status in ENDS if (series := (upstream, tool, status)) in lives.durations]
-        counts = [int(sum(column)) for column in zip(*spans, strict=True)][:-1]
+        took = sorted(lives.last.get((upstream, tool), ()))
         working = upstream, tool, "working"
         if working not in self._curves:  # one of the page's 5 s is enough
             self._curves[working] = [sample.get(working, 0) for sample in self._samples][1:]
         return {
             "tool": tool,
-            "live": {s[2]: {"count": len(lives.live[s]), "oldest_s": lives.age_s(s)} for s in live},
+            "live": {s[2]: {"count": len(lives.live[s]), "since": _since(s, lives)} for s in live},
             "started": {span: grown(STARTED, since) for span, since in before.items()},
             "ended": {span: {s: n for s in ENDS if (n := grown(s, since))} for span, since in before.items()},
-            "duration_s": {f"p{p}": quantile(p / 100, counts, DURATIONS) for p in (50, 95)} if counts else None,
+            "duration_s": {f"p{p}": took[(len(took) * p - 1) // 100] for p in (50, 95)} if took else None,
             "curve": self._curves[working],
         }
 
@@ -75,17 +74,31 @@ def _read(lives: Lives) -> dict[Series, int]:
     return lives.counts | {series: len(began) for series, began in lives.live.items() if series[2] == "working"}
 
 
+def _since(series: Series, lives: Lives) -> float:
+    """Since when the oldest is in its status; since when nothing was heard of any of those of which nothing was."""
+    return (max if series[2] == UNHEARD else min)(lives.live[series].values())
+
+
+def age_s(lives: Lives, series: Series) -> float:
+    return max(0.0, lives.unix_time() - min(lives.live[series].values()))
+
+
 def _families(lives: Lives) -> Iterator[Metric]:
-    live, counts = lives.live.items(), lives.counts.items()
+    counts = lives.counts.items()
+    live = [each for each in lives.live.items() if each[0][2] != UNHEARD]
     tasks = "Tasks that were seen, and have not ended."
     yield family(GaugeMetricFamily, "tasks", tasks, _LABELS, ((series, len(began)) for series, began in live))
-    oldest = ((series, lives.age_s(series)) for series, began in live if began)
-    yield family(GaugeMetricFamily, "task_oldest_seconds", "Now less createdAt, of the oldest.", _LABELS, oldest)
+    oldest = ((series, age_s(lives, series)) for series, began in live if began)
+    age = "Since createdAt, or since it waits for input, of the oldest."
+    yield family(GaugeMetricFamily, "task_oldest_seconds", age, _LABELS, oldest)
+    unheard = ((series[:2], len(heard)) for series, heard in lives.live.items() if series[2] == UNHEARD)
+    text = "Tasks that have not ended as far as is known, and of which nothing was heard for 5 minutes."
+    yield family(GaugeMetricFamily, "tasks_unheard", text, "upstream tool", unheard)
     started = (((upstream, tool), count) for (upstream, tool, status), count in counts if status == STARTED)
     yield family(CounterMetricFamily, "tasks_started", "Tasks that were seen live.", "upstream tool", started)
     ended = (each for each in counts if each[0][2] != STARTED)
     yield family(CounterMetricFamily, "tasks_ended", "Tasks that were seen live and have ended.", _LABELS, ended)
     took = "lastUpdatedAt less createdAt."
     yield histogram("task_duration_seconds", took, _LABELS, DURATIONS, lives.durations)
-    failed = (((upstream,), count) for upstream, count in lives.lookups_failed.items())
+    failed = lives.lookups_failed.items()
     yield family(CounterMetricFamily, "task_lookups_failed", "tasks/get of an unknown id.", "upstream", failed)

@@ -160,6 +160,7 @@ class Pipeline:
         self._again_at = 0.0  # when a store that refuses is told again
         self._mark: bytes | None = None  # None: not known yet
         self._tried = asyncio.Event()
+        self.why = ""  # it fails, in words
         self._logged: StoreState | None = None  # the state that the log tells of
         self._running: asyncio.Task[None] | None = None
 
@@ -321,7 +322,7 @@ class Pipeline:
 
     def _become(self, state: StoreState, why: str = "") -> None:
         """Take a state, and tell the operator of a change: `why` the store fails, empty if it does not."""
-        self.state = state
+        self.state, self.why = state, "" if state is StoreState.UP else why or self.why
         if state is StoreState.UP:
             self._pause_s = _PAUSE_S
         if state in (StoreState.DOWN, StoreState.REFUSED):

@@ -9,8 +9,9 @@ in a result that made it or after its end. No timestamp of a server's makes an a
 
 import hashlib
 from bisect import bisect_left
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Final, TypeAlias
 
@@ -30,8 +31,14 @@ UNNAMED_S: Final = 5.0  # a task may be listed before the result that made it is
 STARTED: Final = "started"
 OTHER: Final = "other"  # every further tool; every status that MCP does not know
 LOST: Final = "lost"
+UNHEARD: Final = "unheard"  # of a live one nothing was heard for a while: nobody knows whether it still works
+UNHEARD_S: Final = 300.0
+LAST_MAX: Final = 200  # durations of a tool that are known exactly
 ENDS: Final = (*sorted(TERMINAL), OTHER, LOST)
-DURATIONS: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 3 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400)
+DURATIONS: Final = (
+    0.1, 0.25, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1200, 1800, 2700,
+    *(3600 * hours for hours in (1, 1.5, 2, 3, 4, 6, 9, 12, 18, 24, 36, 48, 72, 120, 168)),
+)  # fmt: skip
 
 _NOTHING: Final = Observation()
 _SECOND: Final = 10**9
@@ -72,17 +79,17 @@ class Lives:
 
     def __init__(self, clock: Callable[[], float], unix_time: Callable[[], float]) -> None:
         """`clock` is one that nobody sets, `unix_time` gives seconds since 1970."""
-        self._clock = clock
-        self._unix_time = unix_time
+        self._clock, self.unix_time = clock, unix_time
         self.counts: defaultdict[Series, int] = defaultdict(int)  # of STARTED, and of each of ENDS
-        self.live: defaultdict[Series, dict[int, float]] = defaultdict(dict)  # when each began, in seconds since 1970
+        self.live: defaultdict[Series, dict[int, float]] = defaultdict(dict)  # since when, in seconds since 1970
+        self.last: dict[tuple[str, str], deque[float]] = defaultdict(partial(deque[float], maxlen=LAST_MAX))
         self.durations: defaultdict[Series, list[float]] = defaultdict(lambda: [0] * (len(DURATIONS) + 2))
         """How many took how long: by bucket, those beyond all buckets, and the sum in seconds."""
-        self.lookups_failed: defaultdict[str, int] = defaultdict(int)
+        self.lookups_failed: defaultdict[tuple[str], int] = defaultdict(int)  # by upstream
         self.on_end: Callable[[Key, str, str, str], None] | None = None
         """Is told of each end: who saw it last, the tool, the status, the digest of the id."""
         self._servers: frozenset[ServerKey] = frozenset()
-        self._tools: defaultdict[str, set[str]] = defaultdict(set)
+        self._tools: defaultdict[tuple[str], set[str]] = defaultdict(set)  # by upstream
         self._lives: dict[int, _Life] = {}  # by what `_number` returns, as all that follow
         self._past: OrderedDict[int, _Past] = OrderedDict()
         self._unnamed: dict[int, float] = {}  # not counted yet: since when
@@ -107,7 +114,7 @@ class Lives:
             self._fetched(key, said.ended, said.has_failed, asked)
         if said.denied is not None and said.method == "tasks/get":  # one that has ended cannot be cancelled either
             if key.server in self._servers:
-                self.lookups_failed[key.upstream] += 1
+                self.lookups_failed[key.upstream,] += 1
             self.gone(key, said.denied, asked)
 
     def told(self, key: Key, tasks: Sequence[Task]) -> None:
@@ -126,12 +133,16 @@ class Lives:
         if life is not None and life.viewer == key and (asked is None or life.first_s <= asked.at):
             self._lose(number, life)
 
+    def was_cancelled(self, key: Key, task_id: str) -> bool:
+        past = self._past.get(_number(key, task_id))
+        return past is not None and past.status == "cancelled"
+
     def _fetched(self, key: Key, task_id: str, has_failed: bool, asked: Moment | None) -> None:
         """The result of a task was fetched: so it has ended (tasks specification, Result Retrieval)."""
         life = self._lives.get(number := _number(key, task_id))
-        if life is not None and _was_there(life, asked, self._unix_time() - self._clock()):
+        if life is not None and _was_there(life, asked, self.unix_time() - self._clock()):
             life.viewer = key
-            self._end(number, life, _Past(life.created, self._unix_time(), "failed" if has_failed else "completed"))
+            self._end(number, life, _Past(life.created, self.unix_time(), "failed" if has_failed else "completed"))
 
     def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, said: Observation = _NOTHING) -> None:
         """A task is shown so. `tool` is None unless this is the result that made it."""
@@ -155,7 +166,7 @@ class Lives:
                 life = None
             else:  # some servers write the time of each answer (DESIGN 2.15)
                 created = life.created
-        past = _end_of(shown, raw, created, self._unix_time()) if status in TERMINAL else None
+        past = _end_of(shown, raw, created, self.unix_time()) if status in TERMINAL else None
         if life is None:
             before = self._past.get(number)
             if before is not None and _is_late(before, created, tool is not None):
@@ -175,7 +186,7 @@ class Lives:
             self._move(number, life, self._label(key.upstream, tool), life.series[2])
             self._count(number, life)
         if (past := past or life.past) is None:
-            self._move(number, life, life.series[1], status)
+            self._move(number, life, life.series[1], status, _since_s(shown, life.began_s, self.unix_time()))
         else:
             self._end(number, life, past)
 
@@ -188,7 +199,7 @@ class Lives:
         if len(self._lives) >= LIVE_MAX:
             self.counts[key.upstream, self._label(key.upstream, tool or ""), STARTED] += tool is not None
             return None
-        seen_s, now, began_s = self._clock(), self._unix_time(), _unix_s(created)
+        seen_s, now, began_s = self._clock(), self.unix_time(), _unix_s(created)
         began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
         digest, viewer = "" if self.on_end is None else digest_of(shown.taskId), None if said.is_told_to_all else key
@@ -200,7 +211,7 @@ class Lives:
         return life
 
     def _label(self, upstream: str, tool: str) -> str:
-        tools = self._tools[upstream]
+        tools = self._tools[upstream,]
         if tool and len(tools) < TOOLS_MAX:
             tools.add(tool)
         return tool if not tool or tool in tools else OTHER
@@ -212,19 +223,18 @@ class Lives:
                 self.counts.update({(upstream, tool, status): 0 for status in ENDS})
             self.counts[upstream, tool, STARTED] += 1
 
-    def _move(self, number: int, life: _Life, tool: str, status: str) -> None:
-        """A life is of that tool now, and in that status, empty while it is not live."""
+    def _move(self, number: int, life: _Life, tool: str, status: str, since_s: float = 0.0) -> None:
+        """A life is of that tool now, and in that status since then, empty while it is not live."""
         upstream, _, before = life.series
-        if before:
-            self.live[life.series].pop(number, None)
+        kept_s = self.live[life.series].pop(number, since_s) if before else since_s
         life.series = (upstream, tool, status)
         if status:
-            self.live[life.series][number] = life.began_s
+            self.live[life.series][number] = kept_s if status == before else since_s
 
     def _lose(self, number: int, life: _Life) -> None:
         """A task has gone; or it has ended, and the result that made it did not come."""
         self._count(number, life)
-        past = _Past(life.created, self._unix_time(), OTHER if life.series[2] == OTHER else LOST)
+        past = _Past(life.created, self.unix_time(), OTHER if life.series[2] == OTHER else LOST)
         self._end(number, life, life.past or past)
 
     def _end(self, number: int, life: _Life, past: _Past) -> None:
@@ -236,6 +246,7 @@ class Lives:
         del self._lives[number]
         self.counts[upstream, tool, past.status] += 1
         if past.took_s is not None:
+            self.last[upstream, tool].append(past.took_s)
             spans = self.durations[upstream, tool, past.status]
             spans[bisect_left(DURATIONS, past.took_s)] += 1
             spans[-1] += past.took_s
@@ -250,11 +261,8 @@ class Lives:
         if len(self._past) > ENDED_MAX:
             self._past.popitem(last=False)
 
-    def age_s(self, series: Series) -> float:
-        return max(0.0, self._unix_time() - min(self.live[series].values()))
-
     def sweep(self) -> None:
-        """Lose what was not seen for its time. To be called once a second: it looks at all within a minute."""
+        """Lose what was not seen for its time, set apart what was not for a while. It looks at all in 60 calls."""
         now = self._clock()
         unnamed = takewhile(lambda number: now - self._unnamed[number] >= UNNAMED_S, self._unnamed)
         for number in [*islice(unnamed, _SWEPT_AT_ONCE)]:
@@ -264,10 +272,12 @@ class Lives:
         if not self._round:
             numbers, parts = list(self._lives), 1 + len(self._lives) // _SWEPT_AT_ONCE
             self._round = [numbers[part::parts] for part in range(parts)]
-        for number in self._round.pop():
-            life = self._lives.get(number)
-            if life is not None and now - life.seen_s >= life.lasts_s:
+        for number in self._lives.keys() & self._round.pop():
+            life = self._lives[number]
+            if (silent_s := now - life.seen_s) >= life.lasts_s:
                 self._lose(number, life)
+            elif silent_s >= UNHEARD_S and life.series[2] not in ("", UNHEARD):
+                self._move(number, life, life.series[1], UNHEARD, self.unix_time() - silent_s)
 
     def keep(self, servers: Collection[ServerKey]) -> None:
         """These are the servers of all upstreams: nothing begins at others. Other upstreams are forgotten."""
@@ -278,15 +288,11 @@ class Lives:
                 self._unnamed.pop(number, None)
             elif life.server not in self._servers:
                 life.seen_s = float("-inf")  # lost within a minute, unless a request under way shows it
-        tables: tuple[dict[Any, Any], ...] = (self.live, self.counts, self.durations)
-        for table in tables:
-            for series in [series for series in table if series[0] not in upstreams]:
-                del table[series]
-        for name in {*self.lookups_failed, *self._tools}.difference(upstreams):
-            self.lookups_failed.pop(name, None)
-            self._tools.pop(name, None)
-        for name in upstreams:
-            self.lookups_failed[name] += 0
+        tables: tuple[dict[Any, Any], ...] = self.live, self.counts, self.durations, self.last, self._tools
+        for table in (*tables, self.lookups_failed):
+            for labels in [labels for labels in table if labels[0] not in upstreams]:
+                del table[labels]
+        self.lookups_failed.update({(name,): self.lookups_failed[name,] for name in upstreams})
 
 
 def _result_of(data: bytes) -> msgspec.Raw:
@@ -307,6 +313,12 @@ def _end_of(shown: task.Written, raw: bytes | msgspec.Raw, created: Instant, now
     updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in bytes(raw) else UNKNOWN
     until_s = now if updated == UNKNOWN else _unix_s(max(updated, told_instant(shown.createdAt)))
     return _Past(created, until_s, shown.status, _span_s(created, updated, now))
+
+
+def _since_s(shown: task.Written, began_s: float, now: float) -> float:
+    """Since when a task is in its status: at work since it was made."""
+    waits = shown.status == "input_required"
+    return min(max(began_s, _unix_s(told_instant(shown.lastUpdatedAt))), now) if waits else began_s
 
 
 def _unix_s(instant: Instant) -> float:

@@ -96,6 +96,10 @@ ASKED: Final[dict[str, tuple[Script | None, str, Any, int]]] = {
         always(response(b"", b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")),
         *("up", call("ping"), 401),
     ),
+    "An upstream refuses everything": (
+        always(response(b"", status=b"403 Forbidden")),
+        *("up", call("tools/call"), 403),
+    ),
     "404 from the gateway": (None, "elsewhere", call("ping"), 404),
     "A filtered list is empty": (Server({None: page([task("t-1", "completed")])}), "up", filtered(), 200),
     "A filtered list fails": (always(response(b"", status=b"429 Too Many Requests")), "up", filtered(), 429),

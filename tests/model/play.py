@@ -161,7 +161,7 @@ class World:
         self._app = App(config_of(self._setting))
         self._lives = self._app.metrics.lives
         assert self._lives is not None
-        self._lives._clock, self._lives._unix_time = self._loop.time, self._loop.unix_time
+        self._lives._clock, self._lives.unix_time = self._loop.time, self._loop.unix_time
         await self._app.start()
 
     async def stop(self) -> None:

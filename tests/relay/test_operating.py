@@ -7,7 +7,7 @@ import json
 import re
 import signal
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import aiohttp
@@ -208,10 +208,13 @@ async def test_json_rpc_errors_are_counted_by_code_and_logged(gateways: Gateways
 
 async def test_a_failed_request_is_told_with_all_that_finds_it(gateways: Gateways) -> None:
     async with own(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
-        await rig.ask(post(call("tools/call"), b"X-Request-Id: r-17", target=b"/mcp?key=s3cr3t"))
+        await rig.ask(
+            post(call("tools/call"), b"X-Request-Id: r-17", b"Mcp-Session-Id: s-17", target=b"/mcp?key=s3cr3t")
+        )
         line = await logged(rig.gateway, "UpstreamUnreachable")
         assert line.pop("seconds") >= 0
         assert line.pop("time") and line.pop("logger") == "taskgate.request"
+        assert re.fullmatch("[0-9a-f]{32}", line.pop("caller"))
         assert line == {
             "level": "info",
             "message": "failed",
@@ -223,6 +226,7 @@ async def test_a_failed_request_is_told_with_all_that_finds_it(gateways: Gateway
             "status": 502,
             "client": "127.0.0.1",
             "request_id": "r-17",
+            "session": named("s-17"),
             "failure": "UpstreamUnreachable",
             "why": "the upstream at 127.0.0.1:1 cannot be reached: Connection refused",
             "code": -32603,
@@ -266,7 +270,81 @@ async def test_text_lines(gateways: Gateways) -> None:
         [line] = [line for line in rig.gateway.log.splitlines() if " failed " in line]
         assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 info    failed upstream=up kind=relayed ", line)
         assert ' method="two words" path=/mcp client=127.0.0.1 request_id="a\\"b" status=502 ' in line
-        assert line.endswith(' why="the upstream at 127.0.0.1:1 cannot be reached: Connection refused" count=1')
+        why = ' why="the upstream at 127.0.0.1:1 cannot be reached: Connection refused"'
+        assert re.search(re.escape(why) + " caller=[0-9a-f]{32} count=1$", line)
+
+
+async def verdict(rig: Rig) -> Json:
+    """What the page says first."""
+    found: Json = json.loads((await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1])["verdict"]
+    return found
+
+
+@pytest.mark.parametrize("status", [307, 401, 403, 404, 429])
+async def test_an_upstream_that_refuses_nearly_all_is_no_healthy_one(gateways: Gateways, status: int) -> None:
+    """It was "Nothing is wrong", in green, for five minutes of 401s. One failure beside them hides nothing."""
+    refused = 0
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        method = body(asked)["method"]
+        fails = b"500 Oh" if method == "ping" else b"200 OK" if method == "tools/list" else b"%d No" % status
+        return answer(result(1, {}), b"Location: /login", status=fails)
+
+    async with rig_with(gateways, script, log={"level": "info"}) as rig:
+        for level, times in (("note", 19), ("warn", 20)):
+            for _ in range(times):
+                await rig.ask(rig.post(call("tools/call" if refused % 2 else "initialize")))
+                refused += 1
+            told = await verdict(rig)
+            assert (told["level"], told["text"]) == (level, f"up refused {refused} of {refused} requests")
+        [fault] = told["faults"]
+        assert f"the upstream answered {status}" in fault["why"] and fault["row"] == [
+            "reasons",
+            f"up\nUpstreamStatus {status}\nFalse",
+        ]
+        assert abs(fault["since"] - time()) < 60
+        await rig.ask(rig.post(call("ping")))
+        assert (await verdict(rig))["text"] == "up refused 39 of 40 requests. up failed 1 of 40 requests"
+        line = await logged(rig.gateway, f"answered {status}")
+        assert line["method"] == "initialize" and line["session"] == named(rig.session.partition(b": ")[2].decode())
+        for _ in range(2):
+            await rig.ask(rig.post(call("tools/list")))
+        assert (await verdict(rig))["level"] == "note", "it lets one in twenty in"
+
+
+async def test_a_probe_of_other_paths_does_not_overwrite_why_a_server_refuses(gateways: Gateways) -> None:
+    async with rig_with(gateways, says(response(status=b"404 No"))) as rig:
+        for target, times in ((b"/mcp", 20), (b"/elsewhere", 3)):
+            for _ in range(times):
+                await rig.ask(post(call("initialize"), target=target))
+        [fault] = (await verdict(rig))["faults"]
+        assert fault["why"] == "the upstream answered 404: nothing is there: the path of url is wrong"
+
+
+async def test_the_result_of_a_cancelled_task_is_no_failure_of_the_servers(gateways: Gateways) -> None:
+    """The TypeScript SDK answers with an internal error: the page was red after eleven ordinary requests."""
+    said = {"tools/call": {"task": task("t-1")}, "tasks/cancel": task("t-1", "cancelled")}
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        method = body(asked)["method"]
+        return answer(result(1, said[method]) if method in said else fault(1, -32603, "no result stored"))
+
+    async with rig_with(gateways, script) as rig:
+        for message in (call("tools/call", name="x", task={}), call("tasks/cancel", taskId="t-1")):
+            await rig.ask(rig.post(message))
+        for _ in range(6):
+            await rig.ask(rig.post(call("tasks/result", taskId="t-1")))
+        assert (await verdict(rig))["text"] == "Nothing is wrong: 1 up"
+        for level in ("note",) * 4 + ("bad",):
+            await rig.ask(rig.post(call("tasks/result", taskId="t-2")))
+            assert (await verdict(rig))["level"] == level
+
+
+async def test_a_tools_name_is_printable_in_the_metrics(gateways: Gateways) -> None:
+    async with rig_with(gateways, says(answer(result(1, {"task": task("t-1")})))) as rig:
+        await rig.ask(rig.post(call("tools/call", name="a\x1b[31m\rb", task={})))
+        text = await rig.gateway.exposition()
+        assert '"a\\\\u001b[31m\\\\u000db"' in text and "\x1b" not in text and "\r" not in text
 
 
 # ---- the audit ----

@@ -60,7 +60,9 @@ def names(tab: Any) -> list[str]:
 # ---- is anything wrong, since when, and who is hit ----
 
 
-def test_the_verdict_is_first_and_failures_are_grouped_by_reason(browser: Any, gateways: Gateways, port: int) -> None:
+def test_the_verdict_is_first_and_failures_have_a_row_for_each_reason(
+    browser: Any, gateways: Gateways, port: int
+) -> None:
     expect = playwright.expect
     with shown(browser, gateways, port, "well", "spare", "dead") as (one, tab):
         verdict, icon = tab.locator("#verdict"), tab.locator("#icon")
@@ -69,21 +71,29 @@ def test_the_verdict_is_first_and_failures_are_grouped_by_reason(browser: Any, g
         began = time.time()
         for name in ("well", "spare", "dead"):
             expect(tab.locator("#unasked")).to_contain_text(f"http://127.0.0.1:{one.port}/{name}/mcp ({name})")
-        expect(tab.locator("#advice li")).to_have_count(0)
+        expect(tab.locator("#wrong li")).to_have_count(0)
         expect(tab.locator("#tasks-now")).to_be_hidden()
         assert ask(one, call("ping"), "/well/mcp") == 200
         assert ask(one, call("ping"), "/nowhere/mcp") == 404, "what a client causes is no fault"
         expect(verdict).to_have_text("Nothing is wrong: 1 up, 2 not asked yet")
         expect(icon).to_have_attribute("href", "page/icon.svg")
         assert ask(one, call("tools/call"), "/well/mcp") == 500
-        expect(verdict).to_have_text("33 % of requests failing in the last 5 minutes")
+        expect(verdict).to_have_text("well failed 1 of 2 requests")
+        expect(verdict).to_have_class("note")  # one alone is shown, and is no fault
+        expect(icon).to_have_attribute("href", "page/icon.svg")
         expect(tab.locator("#unasked")).to_be_hidden()
-        for _ in range(37):
+        for _ in range(100):
             assert ask(one, call("ping"), "/well/mcp") == 200
-        expect(verdict).to_have_text("2 % of requests failing in the last 5 minutes")
+        for _ in range(4):
+            assert ask(one, call("tools/call"), "/well/mcp") == 500
+        expect(verdict).to_have_text("well failed 5 of 106 requests")
+        expect(verdict).to_have_class("warn")
         expect(icon).to_have_attribute("href", "page/icon-warn.svg")
+        assert ask(one, call("tools/call"), "/well/mcp") == 500
+        expect(verdict).to_have_text("well failed 6 of 107 requests")
+        expect(icon).to_have_attribute("href", "page/icon-bad.svg")
         assert ask(one, call("ping"), "/dead/mcp") == 502
-        expect(verdict).to_have_text("1 of 3 upstreams down, 5 % of requests failing in the last 5 minutes")
+        expect(verdict).to_have_text("dead is down. well failed 6 of 107 requests")
         expect(tab).to_have_title(f"{status(one)['verdict']['text']} · taskgate")
         expect(icon).to_have_attribute("href", "page/icon-bad.svg")
         assert names(tab) == ["dead", "well", "spare"], "what is down comes first"
@@ -93,22 +103,28 @@ def test_the_verdict_is_first_and_failures_are_grouped_by_reason(browser: Any, g
         expect(dead).to_contain_text("cannot be reached: Connection refused")
         expect(dead).to_contain_text("100 % / 100 %")
         assert tab.locator("main > :first-child > :first-child").get_attribute("id") == "verdict"
-        advice = tab.locator("#advice li")
-        expect(advice).to_have_count(2)
-        expect(advice.first).to_contain_text("Does the server run, and is its url right?")
-        expect(advice.first.locator("a")).to_have_text("docs/troubleshooting.md: 502 Bad Gateway")
+        wrong = tab.locator("#wrong li")
+        expect(wrong).to_have_count(2)
+        expect(wrong.first).to_contain_text(re.compile(r"^dead is down since \d\d:\d\d:\d\d: .*Connection refused"))
+        expect(wrong.first).to_contain_text("Does the server run, and is its url right?")
+        expect(wrong.first.locator("small a")).to_have_text("docs/troubleshooting.md: 502 Bad Gateway")
+        expect(wrong.nth(1)).to_contain_text("the upstream answered 500")
+        wrong.nth(1).locator("> a").click()
+        expect(tab.locator("#reasons tr").first).to_be_in_viewport()
         for target, method in (("/well/mcp", "tools/call"), ("/spare/mcp", "tools/call"), *(("/nowhere", "ping"),) * 8):
             ask(one, call(method), target)
         rows = tab.locator("#reasons tr")
-        expect(rows.first).to_contain_text("well, spare")  # who is hit, most often first
-        expect(rows).to_have_count(3)
-        text = [row.split("\t") for row in (rows.nth(n).inner_text().replace("\n", "\t") for n in range(3))]
+        expect(rows).to_have_count(4)
+        expect(rows.first).to_contain_text("7")
+        text = [row.split("\t") for row in (rows.nth(n).inner_text().replace("\n", "\t") for n in (0, 1, 3))]
         assert [row[:2] for row in text] == [
             ["answers with status 500", "UpstreamStatus 500, counts as failing"],
             ["cannot be reached", "UpstreamUnreachable, counts as failing"],
             ["an address without a server", "NoUpstream, does not count as failing"],
         ]
-        assert text[0].count("3") == 3 and "dead" in text[1]
+        assert (
+            text[0].count("7") == 3 and "well" in text[0] and "dead" in text[1] and "spare" in rows.nth(2).inner_text()
+        )
         well = status(one)["upstreams"][0]
         assert 0 < well["p95"][0] < 10 and 0 < well["failing"][0] < 0.1 and 0 < len(well["curve"]["requests"]) <= 60
         expect(tab.locator("#upstreams tr").filter(has_text="well").locator("polyline.faults")).to_have_attribute(
@@ -136,15 +152,15 @@ def test_uptime_reload_store_guards_and_limits_are_shown(browser: Any, gateways:
         expect = playwright.expect
         expect(tab.locator("#uptime")).to_contain_text("since ")
         expect(tab.locator("#guards")).to_contain_text("1 task operations/s of a client, ttl at most 60 min; 0 refused")
-        expect(tab.locator("#store")).to_have_text("fails; the log says why")
-        expect(tab.locator("#verdict")).to_have_text("The store fails")
+        expect(tab.locator("#store")).to_contain_text("fails: no answer in time")
+        expect(tab.locator("#wrong")).to_contain_text("The store fails: no answer in time")
         assert tab.locator("#drain, #certificates").evaluate_all("all => all.every(one => one.parentElement.hidden)")
         expect(tab.locator("#limits-low")).not_to_be_visible()
         assert {ask(one, filtered(), "/up/mcp") for _ in range(3)} == {200}, "one has the list, the others an error"
         expect(tab.locator("#guards")).not_to_contain_text("0 refused")
         with socket.create_connection(("127.0.0.1", one.port)) as client:
             client.sendall(b"GET /narrow/mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            expect(tab.locator("#verdict")).to_contain_text("requests to narrow: 100 % of the limit")
+            expect(tab.locator("#verdict")).to_contain_text("Requests to narrow: 100 % of the limit")
         expect(tab.locator("#verdict")).not_to_contain_text("narrow")
         with socket.create_connection(("127.0.0.1", one.port)), socket.create_connection(("127.0.0.1", one.port)):
             expect(tab.locator("#limits tr")).to_contain_text("Connections of clients")
@@ -154,7 +170,8 @@ def test_uptime_reload_store_guards_and_limits_are_shown(browser: Any, gateways:
         before = json.loads(one.file.read_text())
         one.renew({"nothing": "here"})
         expect(tab.locator("#reload")).to_contain_text("the last reload was refused")
-        expect(tab.locator("#verdict")).to_contain_text("the last reload was refused")
+        for seen in ("#reload", "#wrong"):
+            expect(tab.locator(seen)).to_contain_text("nothing: unknown key")
         one.renew(before)
         expect(tab.locator("#reload")).not_to_contain_text("refused")
 
@@ -240,8 +257,10 @@ def test_fifty_upstreams_can_be_searched_and_sorted(browser: Any, gateways: Gate
         for name in ("dead-0", "dead-2", "team-07", "team-03"):
             for _ in range(1 + (name == "team-07")):
                 ask(one, call("ping"), f"/{name}/mcp")
-        expect(tab.locator("#verdict")).to_contain_text("2 of 50 upstreams down")
+        expect(tab.locator("#verdict")).to_have_text("dead-0 is down. dead-2 is down")
         expect(tab.locator("#upstreams .good")).to_have_count(2)
+        assert len(names(tab)) == 10
+        tab.get_by_role("button", name="Show all 50").click()
         assert names(tab)[:5] == ["dead-0", "dead-2", "team-03", "team-07", "team-00"]
         tab.get_by_role("button", name="Requests/s").click()
         assert names(tab)[0] == "team-07"
@@ -265,13 +284,13 @@ def test_a_gateway_that_hangs_is_seen(browser: Any, gateways: Gateways, port: in
         try:
             expect(tab.locator("#state")).to_have_text(GONE, timeout=HANGS_MS)
             assert tab.evaluate("getComputedStyle(document.querySelector('section')).filter") == "grayscale(1)"
-            expect(tab.locator("#verdict")).to_have_text(GONE)
+            expect(tab.locator("#wrong li > a")).to_have_text(GONE)
             expect(tab.locator("#icon")).to_have_attribute("href", "page/icon-gone.svg")
             expect(tab).to_have_title(f"{GONE} · taskgate")
             expect(tab.locator("#how-long")).to_have_text("for 6 s; what is shown is as old")
             tab.evaluate("scrollTo(0, document.body.scrollHeight)")
             assert tab.evaluate("scrollY > 300")
-            for seen in (tab.locator("#verdict"), tab.get_by_text("Then it hangs: restart it")):
+            for seen in (tab.locator("#wrong li > a"), tab.get_by_text("Then it hangs: restart it")):
                 expect(seen).to_be_in_viewport(ratio=1)
         finally:
             one.signal(signal.SIGCONT)

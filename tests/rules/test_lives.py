@@ -14,10 +14,19 @@ from gateway.mcp.task import TERMINAL, Moment, parse
 from gateway.mcp.task_observations import Observation
 from gateway.operate.metrics import Metrics
 from gateway.operate.recent_rates import quantile
-from gateway.operate.task_metrics import SeenTasks
+from gateway.operate.task_metrics import SeenTasks, age_s
 from gateway.tasks import lifecycle_counts
 from gateway.tasks.exchange_observer import begin
-from gateway.tasks.lifecycle_counts import DURATIONS, ENDS, STARTED, TOOLS_MAX, Lives
+from gateway.tasks.lifecycle_counts import (
+    DURATIONS,
+    ENDS,
+    LAST_MAX,
+    STARTED,
+    TOOLS_MAX,
+    UNHEARD,
+    UNHEARD_S,
+    Lives,
+)
 from tests.rules import plain
 
 NOW_S: Final = 1_780_000_000.0  # 2026-05-28T20:26:40Z
@@ -152,7 +161,7 @@ STORIES: Final[dict[str, tuple[Step, ...]]] = {
     # Lost.
     "only who saw a task last finds it gone, and one that has ended cannot be cancelled either": (
         made(), denied(key=BOB), denied(method="tasks/cancel"), counts("render started 1", "render working 1"),
-        denied(), counts("render started 1", "render lost 1"), lambda play: play.lives.lookups_failed["up"] == 2,
+        denied(), counts("render started 1", "render lost 1"), lambda play: play.lives.lookups_failed["up",] == 2,
     ),
     "who was only notified of a task does not find it gone: mcp-go notifies every session (DESIGN 2.14)": (
         made("a"), shown("input_required", "a", BOB, "to all"), denied("a", BOB),
@@ -170,7 +179,7 @@ STORIES: Final[dict[str, tuple[Step, ...]]] = {
     # Upstreams that a reload has changed.
     "what comes late from an upstream that has gone makes no series": (
         made(key=GONE), denied(key=GONE), told("working", key=GONE), passes(10), counts(),
-        lambda play: "gone" not in play.lives.lookups_failed,
+        lambda play: ("gone",) not in play.lives.lookups_failed,
     ),
     "the tasks of a server that is replaced are lost unless something under way there shows them, and none begins": (
         made("a"), made("b"), made("c"), made("a", key=STAYS),
@@ -181,7 +190,7 @@ STORIES: Final[dict[str, tuple[Step, ...]]] = {
     "an upstream that goes takes its series along": (
         made("a"), made("b"), shown("completed", "b", updated=at(1)), denied("x"), made("c", key=STAYS),
         lambda play: play.lives.keep([STAYS.server]), counts("render started 1", "render working 1"),
-        lambda play: (play.lives.durations, play.lives.lookups_failed) == ({}, {"stays": 0}),
+        lambda play: not play.lives.durations and play.lives.lookups_failed == {("stays",): 0},
         passes(100_000), counts("render started 1", "render lost 1"),
     ),
 }  # fmt: skip
@@ -218,11 +227,48 @@ def test_a_task_is_lost_when_it_was_not_seen_for_its_ttl_or_a_day(
     play.passes(lasts_s - 1)
     play.shown(status, ttl=ttl)
     play.passes(lasts_s - 1)
-    play.counts("render started 1", f"render {status} 1")
+    play.counts("render started 1", f"render {status if lasts_s < UNHEARD_S else UNHEARD} 1")
     play.passes(1)
     play.counts("render started 1", "render lost 1")
     play.shown("completed")
     play.counts("render started 1", "render lost 1")
+
+
+@pytest.mark.parametrize("status", ["working", "input_required"])
+def test_a_task_of_which_nothing_is_heard_is_counted_apart_until_it_is_heard_of(play: Play, status: str) -> None:
+    """It was one that works, for a day, though its client had left and it had long ended."""
+    play.made("heard")
+    play.made()
+    play.shown(status)
+    play.passes(UNHEARD_S - 1)
+    play.shown("working", "heard")
+    both = Counter(["working", status])
+    play.counts("render started 2", *(f"render {each} {n}" for each, n in both.items()))
+    heard_s = NOW_S
+    play.passes(1)
+    play.counts("render started 2", "render working 1", "render unheard 1")
+    assert [*play.lives.live["up", "render", UNHEARD].values()] == [heard_s]
+    play.told(status)
+    play.counts("render started 2", *(f"render {each} {n}" for each, n in both.items()))
+    play.passes(UNHEARD_S)
+    play.shown("completed")
+    play.counts("render started 2", "render unheard 1", "render completed 1")
+
+
+def test_a_task_waits_for_input_since_it_does_and_not_since_it_was_made(play: Play) -> None:
+    play.made(created="2026-05-28T20:00:00Z")
+    play.shown("input_required", created="2026-05-28T20:00:00Z", updated="2026-05-28T20:26:00Z")
+    assert age_s(play.lives, ("up", "render", "input_required")) == 40
+    play.shown("working", created="2026-05-28T20:00:00Z", updated="2026-05-28T20:26:10Z")
+    assert age_s(play.lives, ("up", "render", "working")) == 1600
+
+
+def test_the_last_durations_are_known_exactly(play: Play) -> None:
+    for number in range(LAST_MAX + 50):
+        play.made(f"{number}", created="2026-05-28T20:00:00Z")
+        ended = f"2026-05-28T20:00:{number % 7:02}Z"
+        play.shown("completed", f"{number}", created="2026-05-28T20:00:00Z", updated=ended)
+    assert len(took := play.lives.last["up", "render"]) == LAST_MAX and set(took) == {*range(7)}
 
 
 # ---- clocks ----
@@ -233,11 +279,11 @@ GARBAGE: Final = ["(none)", None, 7, "", "soon", "0001-01-01T00:00:00Z", "2019-1
 @pytest.mark.parametrize("created", GARBAGE)
 def test_a_time_of_creation_that_cannot_be_right_is_when_the_task_was_first_seen(play: Play, created: object) -> None:
     play.made(created=created)
-    assert play.lives.age_s(("up", "render", "working")) == 0
+    assert age_s(play.lives, ("up", "render", "working")) == 0
     play.now_s += 7
-    assert play.lives.age_s(("up", "render", "working")) == 7
+    assert age_s(play.lives, ("up", "render", "working")) == 7
     play.set_s = -3600  # a clock may be set back
-    assert play.lives.age_s(("up", "render", "working")) == 0
+    assert age_s(play.lives, ("up", "render", "working")) == 0
 
 
 @pytest.mark.parametrize("updated", [*GARBAGE, "2026-05-28T19:59:59Z", "9999-12-31T23:59:59Z"])
@@ -253,7 +299,7 @@ def test_an_age_is_that_of_the_oldest(play: Play) -> None:
     for number in range(5):
         play.made(f"{number}", created=f"2026-05-28T20:0{number}:00Z")
     play.shown("completed", "0")
-    assert play.lives.age_s(("up", "render", "working")) == 1540
+    assert age_s(play.lives, ("up", "render", "working")) == 1540
 
 
 # ---- bounds ----
@@ -360,7 +406,7 @@ def test_whatever_is_told_each_life_begins_once_and_ends_once(steps: list[Any]) 
             lives.take_in(key, Observation(denied=task_id, method="tasks/get"))
         else:
             lives.take_in(key, Observation(ended=task_id))
-        assert all(lives.age_s(series) >= 0 for series, began in lives.live.items() if began)
+        assert all(age_s(lives, series) >= 0 for series, began in lives.live.items() if began)
     play.passes(10)
     for tool in {tool for _, tool, _ in lives.counts}:
         started = lives.counts["up", tool, STARTED]

@@ -77,7 +77,7 @@ def test_samples_share_what_has_not_changed() -> None:
     rates.sample()
     metrics.request(EndedRequest("b", "relayed", "ping", 200, 0.1, None, None, True))
     rates.sample()
-    before, after = (sample.answers for sample in list(rates._samples)[-2:])
+    before, after = (sample.counts for sample in list(rates._samples)[-2:])
     assert before["a"] is after["a"] and before["b"] != after["b"]
 
 

@@ -1,7 +1,8 @@
 "use strict";
 // Asks for the status again and again, and changes the page in place. All text goes in as text, never as HTML.
 
-const INTERVAL_MS = 1000;
+const INTERVAL_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 5000 : 1000;
+const ROWS = 10; // of a table, until all are asked for
 const HIDDEN_MS = 10_000; // in the background: for the title and the icon
 const SILENT_MS = 3000; // so long without an answer, and the page says so
 const ICONS = ["icon", "icon-warn", "icon-bad", "icon-gone"];
@@ -10,7 +11,8 @@ const REASONS = { // in words, what to do, and the section of the documents that
   UpstreamTimeout: ["does not answer in time", "Look at its p95, and ask it past the gateway. Is it slow, or stuck?", "504 Gateway Timeout"],
   UpstreamBroken: ["gives a broken answer", "Look at the server's log. Are scheme and port of its url right?", "502 Bad Gateway"],
   UpstreamStatus: ["answers with status", "Look at the server's log.", "500 and above from the upstream"],
-  UpstreamPath: ["answers with status", "Mend the address that is named: the url, or the client's path.", "The server redirects, or answers 404 to everything"],
+  UpstreamPath: ["refuses with status", "401, 403: the token. Redirect, 404: the url, the client's path, an old session. 429: its rate.", "An upstream refuses everything"],
+  OtherPath: ["has nothing at a client's path", "Give the client an address that `taskgate --check` prints.", "The server redirects, or answers 404 to everything"],
   UpstreamRefused: ["refuses what a query asked:", "401, 403: rights. 404: a session that ended. 429: its rate; raise index.max_age.", "A filtered list fails"],
   UpstreamFailed: ["answers a query with an error", "Look at the server's log.", "A filtered list fails"],
   TooLarge: ["too many tasks to filter", "Raise the key that is named, if the memory is there.", "Limits", "configuration.md"],
@@ -32,11 +34,12 @@ const REASONS = { // in words, what to do, and the section of the documents that
 const SILENT = ["Does its process run? Then it hangs: restart it. Else its log ends with why.", "It does not start, or does not answer"];
 const ENDS = ["failed", "completed", "cancelled", "lost", "other"];
 const SORTS = {
-  name: (u) => u.name, state: (u) => ["down", "up", "not asked yet"].indexOf(u.state), rate: (u) => -(u.rate?.[1] ?? 0),
-  failing: (u) => -(u.failing?.[1] ?? -1), p95: (u) => -(u.p95?.[1] ?? -1), in_flight: (u) => -u.in_flight,
+  name: (u) => u.name, state: (u) => (u.state === "up" && (u.faults?.[0] || u.refused?.[0]) ? 0.5 : ["down", "up", "not asked yet"].indexOf(u.state)),
+  rate: (u) => -(u.rate?.[0] ?? 0), failing: (u) => -(u.failing?.[0] ?? -1), p95: (u) => -(u.p95?.[0] ?? -1), in_flight: (u) => -u.in_flight,
 };
 const byId = (id) => document.getElementById(id);
 let paused = false, last = null, missingSince = null, answeredAt = performance.now(), sort = "state", held = null;
+const whole = new Set(); // tables that show all their rows
 
 // ---- words ----
 
@@ -45,6 +48,7 @@ const count = (n) => n.toLocaleString("en");
 const clock = (s) => new Date(s * 1000).toLocaleTimeString("en-GB");
 const when = (s) => (last.now - s > 43_200 ? `${new Date(s * 1000).toLocaleDateString("en-CA")} ` : "") + clock(s);
 const percent = (share) => (share === null ? "–" : share && share < 0.01 ? "< 1 %" : `${Math.round(100 * share)} %`);
+const within = (s) => (s === null ? "–" : s > 300 ? "> 5 min" : `≤ ${s < 1 ? `${s * 1000} ms` : s < 60 ? `${s} s` : `${s / 60} min`}`);
 const both = (pair, show) => (pair ? `${show(pair[0])} / ${show(pair[1])}` : "–");
 const rate = (n) => (n && n < 0.1 ? "< 0.1" : n < 100 ? n.toFixed(1) : count(Math.round(n)));
 
@@ -122,13 +126,18 @@ function fill(id, rows) {
   for (const [key, row] of kept) if (!keys.has(key)) row.remove();
   const labels = [...body.parentElement.querySelectorAll("thead th")].map((head) => [...head.childNodes].map((part) => part.textContent).join(" "));
   const wanted = byId("search").value.trim().toLowerCase();
+  const all = document.querySelector(`[data-all="${id}"]`), rest = !all || whole.has(id) || wanted ? 0 : rows.length - ROWS;
+  if (all) {
+    all.hidden = rest <= 0;
+    say(all, `Show all ${count(rows.length)}`);
+  }
   rows.forEach(([key, cells], at) => {
     const row = kept.get(key) ?? document.createElement("tr");
     row.dataset.key = key;
     cells.forEach((cell, i) => put(child(row, i, i || id === "requests" || id === "queries" ? "td" : "th"), cell));
     if (!kept.has(key)) cells.forEach((_, i) => { row.cells[i].dataset.label = labels[i] ?? ""; });
     if (row.cells[0].tagName === "TH") row.cells[0].scope = "row";
-    row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    row.hidden = (rest > 0 && at >= ROWS) || !row.textContent.toLowerCase().includes(wanted);
     if (body.rows[at] !== row) body.insertBefore(row, body.rows[at] ?? null);
   });
 }
@@ -167,11 +176,11 @@ function show(status) {
 function reason(r) {
   const [name, code = ""] = r.failure.split(" ");
   const [words, does, ...more] = REASONS[name === "UpstreamStatus" && code < 500 ? "UpstreamPath" : name];
-  return [`${r.failure} ${r.is_fault}`, [
+  return [r.key, [
     { text: `${words} ${code}`, below: `${r.failure}, ${r.is_fault ? "counts" : "does not count"} as failing`,
       kind: r.counts[1] && r.is_fault ? "reason bad" : "reason" },
     number(count(r.counts[0])), number(count(r.counts[1]), r.is_fault && r.counts[1]), number(count(r.counts[2])),
-    { text: `first ${when(r.since)}`, below: `last ${when(r.last)}` }, wide(named(r.upstreams)),
+    { text: `first ${when(r.since)}`, below: `last ${when(r.last)}` }, wide(r.upstream || "no upstream"),
     wide(r.why), { text: does, more, kind: "does" },
   ]];
 }
@@ -182,21 +191,29 @@ function showTasks(status) {
   byId("no-tasks").hidden = !(byId("tasks-now").hidden = !tools.length);
   put(byId("working"), live(tools, "working"));
   put(byId("waiting"), live(tools, "input_required"));
+  say(byId("unheard"), unheard(tools));
   put(byId("failed"), failed(tools, " since the start"));
   put(byId("created"), { text: count(sum(tools.map((t) => t.started["5m"]))),
     below: `${count(sum(tools.map((t) => t.started.all)))} since the start` });
-  const rank = (t) => (fails(t) ? 0 : sum(Object.values(t.live).map((one) => one.count)) ? 1 : 2);
+  const rank = (t) => (fails(t) ? 0 : t.live.working || t.live.input_required ? 1 : t.started["1m"] ? 2 : t.live.unheard ? 3 : 4);
   fill("tasks", tools.toSorted((one, other) => rank(one) - rank(other)).map((t) => [`${t.upstream}\n${t.tool}`, [
-    wide(t.tool || "(not known)", t.upstream), live([t], "working"), live([t], "input_required"), failed([t]),
+    wide(t.tool || "(not known)", t.upstream), live([t], "working", unheard([t])), live([t], "input_required"), failed([t]),
     { curve: { requests: t.curve }, kind: "curve" },
     number(t.duration_s ? `${duration(t.duration_s.p50)} / ${duration(t.duration_s.p95)}` : "–"),
     happened(t, "1m"), happened(t, "5m"), happened(t, "all"),
   ]]));
 }
 
-function live(tools, status) { // how many tasks, and the age of the oldest
+function live(tools, status, also = "") { // how many tasks, and for how long the oldest
   const found = tools.map((t) => t.live[status]).filter((one) => one?.count), n = sum(found.map((one) => one.count));
-  return { text: count(n), below: n ? `oldest ${ago(Math.max(...found.map((one) => one.oldest_s)))}` : "", kind: n ? "number big" : "number" };
+  const oldest = n ? `oldest ${ago(last.now - Math.min(...found.map((one) => one.since)))}` : "";
+  return { text: count(n), below: [oldest, also].filter(Boolean).join("; "), kind: n ? "number big" : "number" };
+}
+
+function unheard(tools) { // of how many tasks nobody knows whether they still work
+  const found = tools.map((t) => t.live.unheard).filter((one) => one?.count);
+  const since = () => `not heard of since ${when(Math.max(...found.map((one) => one.since)))}`;
+  return found.length ? `${count(sum(found.map((one) => one.count)))} ${since()}` : "";
 }
 
 const fails = ({ ended }) => ended["5m"].failed >= 5 && ended["5m"].failed > sum(Object.values(ended["5m"])) / 2; // as the verdict has it
@@ -215,7 +232,7 @@ function happened(t, span) {
 }
 
 function named(names) {
-  const shown = names.slice(0, 5).map((name) => name || "no upstream").join(", ");
+  const shown = names.slice(0, 5).join(", ");
   return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
 }
 
@@ -228,10 +245,10 @@ function showUpstreams(status) {
     { text: u.state, kind: { up: "state good", down: "state bad" }[u.state] ?? "state",
       below: `since ${when(u.since)}, ${ago(status.now - u.since)}${u.state === "down" ? `: ${u.why}` : ""}` },
     number(both(u.rate, rate)), { curve: u.curve ?? null, kind: "curve" }, number(both(u.failing, percent), u.failing?.[1]),
-    number(both(u.p95, duration)), number(`${count(u.in_flight)} of ${count(u.requests_max)}`, u.in_flight >= 0.8 * u.requests_max),
+    number(both(u.p95, within)), number(`${count(u.in_flight)} of ${count(u.requests_max)}`, u.in_flight >= 0.8 * u.requests_max),
   ]]));
   const rows = [...byId("upstreams").rows], seen = rows.filter((row) => !row.hidden).length;
-  say(byId("found"), seen < rows.length ? `${seen} of ${rows.length} upstreams` : "");
+  say(byId("found"), byId("search").value.trim() ? `${seen} of ${rows.length} upstreams` : "");
 }
 
 function tile(id, text, bad) { // it is there if there is something to say
@@ -244,15 +261,14 @@ function showGateway(status) {
   say(byId("uptime"), `${ago(now - status.began_at)}, since ${when(status.began_at)}`);
   say(byId("rate"), both(traffic.rate, rate));
   say(byId("failing"), both(traffic.failing, percent), traffic.failing[1] ? "bad" : "");
-  say(byId("reload"), `read ${when(reload.at)}${reload.refused ? "; the last reload was refused, the log says why" : ""}`,
+  say(byId("reload"), `read ${when(reload.at)}${reload.refused ? `; the last reload was refused: ${reload.refused}` : ""}`,
     reload.refused ? "bad" : "");
-  const stores = { 0: "fails; the log says why", 1: "serves" };
-  tile("store", stores[status.store_up], status.store_up === 0);
+  tile("store", { 0: `fails: ${status.store_fails}`, 1: "serves" }[status.store_up], status.store_up === 0);
   const limits = [];
   if (guards?.task_operations_per_second) limits.push(`${guards.task_operations_per_second} task operations/s of a client`);
   if (guards?.own_tasks) limits.push("each caller has his own tasks alone");
   if (guards?.task_ttl_max) limits.push(`ttl at most ${ago(guards.task_ttl_max)}`);
-  const refused = status.reasons.find((r) => r.failure === "RateLimited")?.counts[1] ?? 0;
+  const refused = sum(status.reasons.filter((r) => r.failure === "RateLimited").map((r) => r.counts[1]));
   tile("guards", limits.length && `${limits.join(", ")}; ${count(refused)} refused in 5 min`);
   const invalid = status.invalid_certificates;
   const ends = Object.entries(status.certificates).map(([name, at]) =>
@@ -286,13 +302,39 @@ function showRequests(status, anyway = false) {
 
 // ---- the connection ----
 
-function verdict({ text, level, do: does }, icon) {
-  say(byId("verdict"), text, level);
-  does.forEach(([words, ...more], at) => put(child(byId("advice"), at, "li"), { text: words, more }));
-  while (byId("advice").children.length > does.length) byId("advice").lastChild.remove();
+function verdict({ text, level, faults, more = 0 }, icon) {
+  say(byId("verdict"), text, level); // where faults are listed it is for those who hear the page
+  faults.forEach((fault, at) => wrong(child(byId("wrong"), at, "li"), fault));
+  while (byId("wrong").children.length > faults.length) byId("wrong").lastChild.remove();
+  say(byId("more"), more ? `and ${count(more)} more` : "");
+  arrange(level === "good" || level === "note");
   if (document.title !== `${text} · taskgate`) document.title = `${text} · taskgate`;
   const address = `page/${icon}.svg`;
   if (byId("icon").getAttribute("href") !== address) byId("icon").setAttribute("href", address);
+}
+
+function wrong(item, { level, text, row, since, why, do: [does, ...more] }) { // a fault, as a link to its row
+  const said = text + (since ? ` since ${when(since)}` : "") + (why ? `: ${why}` : "");
+  const link = child(item, 0, "a");
+  say(link, said, level);
+  if (row) link.setAttribute("href", `#${row[0]}-section`); else link.removeAttribute("href");
+  link.onclick = () => {
+    whole.add(row[0]);
+    show(last);
+    [...byId(row[0]).rows].find((one) => one.dataset.key === row[1])?.scrollIntoView({ block: "center" });
+    return false;
+  };
+  const advice = child(item, 1, "small");
+  say(child(advice, 0, "span"), does);
+  refer(child(advice, 1, "a"), ...more);
+}
+
+let arranged = true; // with tasks first: if something is wrong, it comes first
+function arrange(isGood) {
+  if (arranged === isGood) return;
+  arranged = isGood;
+  const names = isGood ? ["tasks", "reasons", "upstreams"] : ["upstreams", "reasons", "tasks"];
+  for (const name of names) byId("gateway-section").before(byId(`${name}-section`));
 }
 
 // Says how things stand between the page and the gateway. Runs by itself, so that a hanging answer holds nothing up.
@@ -304,7 +346,7 @@ function tell() {
   if (paused) say(byId("state"), "Paused");
   else if (isGone) say(byId("state"), "The gateway does not answer");
   else if (last) say(byId("state"), last.draining ? "Draining" : "Live");
-  if (isGone) verdict({ text: "The gateway does not answer", level: "bad", do: [SILENT] }, "icon-gone");
+  if (isGone) verdict({ text: "The gateway does not answer", level: "bad", faults: [{ level: "bad", text: "The gateway does not answer", do: SILENT }] }, "icon-gone");
   else if (last) verdict(last.verdict, { warn: "icon-warn", bad: "icon-bad" }[last.verdict.level] ?? "icon");
 }
 
@@ -341,6 +383,9 @@ byId("pause").addEventListener("click", () => {
 byId("failures").addEventListener("change", () => { if (last) showRequests(last, true); });
 byId("search").addEventListener("input", () => { if (last) show(last); });
 byId("requests").addEventListener("pointerleave", () => { if (last && !paused) showRequests(last, true); });
+for (const button of document.querySelectorAll("[data-all]")) {
+  button.addEventListener("click", () => { whole.add(button.dataset.all); show(last); });
+}
 for (const button of document.querySelectorAll("[data-sort]")) {
   button.addEventListener("click", () => {
     sort = button.dataset.sort;
