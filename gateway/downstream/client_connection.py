@@ -65,7 +65,7 @@ State: TypeAlias = Literal["HANDSHAKE", "IDLE", "HEAD", "SERVING", "SKIPPING", "
 
 
 class ClientOwner(Protocol):
-    """It is told that a connection has come (it may refuse it), or has gone, or sent what was refused with `status`."""
+    """It is told that a connection has come (it may refuse it), or has gone, or that it sent what is refused."""
 
     limits: Limits
     buffers: Buffers
@@ -74,7 +74,7 @@ class ClientOwner(Protocol):
 
     def opened(self, connection: "ClientConnection") -> Refusal | None: ...
     def lost(self, connection: "ClientConnection") -> None: ...
-    def unreadable(self, connection: "ClientConnection", status: int) -> None: ...
+    def unreadable(self, connection: "ClientConnection", refused: Refusal) -> None: ...
 
 
 class ClientConnection(ClientWire):
@@ -179,7 +179,7 @@ class ClientConnection(ClientWire):
 
     def _refuse(self, refused: Refusal) -> None:
         """Send a refusal, once the requests before it are answered, and close."""
-        self._owner.unreadable(self, refused.status)
+        self._owner.unreadable(self, refused)
         if self.state == "SKIPPING":
             self._hang_up()  # its response is out
             return

@@ -87,9 +87,10 @@ class Listener:
         extra = {"why": why, "connections": len(self.connections), "connections_max": self.connections_max}
         self._said.say(log, logging.WARNING, "connections of clients are refused", extra)
 
-    def unreadable(self, connection: ClientConnection, status: int) -> None:
-        """What a client sent was refused with `status`. The log never has the reason: it may quote a token."""
-        self._said.say(log, logging.INFO, "refused a request", {"status": status, "client": connection.address})
+    def unreadable(self, connection: ClientConnection, refused: Refusal) -> None:
+        """What a client sent is refused."""
+        extra = {"status": refused.status, "client": connection.address, "why": refused.why}
+        self._said.say(log, logging.INFO, "refused a request", extra, refused.why)
 
     def handshake_failed(self, connection: ClientConnection, reason: str, said: str) -> None:
         """A TLS handshake has failed. `said` is OpenSSL's name of it, empty if it has none."""

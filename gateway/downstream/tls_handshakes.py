@@ -15,14 +15,14 @@ from typing import Any, Final
 from gateway.downstream.client_connection import ClientConnection
 from gateway.downstream.listener import Listener
 from gateway.errors import without_frames
-from gateway.http.request_parser import Refusal
+from gateway.http.request_parser import Refusal, other_protocol
 
 _AT_ONCE: Final = 100  # connections that one turn of the loop accepts
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_S: Final = 1.0  # until descriptors may be free again
 _PEEKED_BYTES: Final = 32  # more than a method has
 _PLAIN_HTTP: Final = re.compile(rb"[A-Z-]+(?: |\Z)")
-_SPEAKS_TLS: Final = Refusal("this port speaks TLS: use its address with https://")
+_SPEAKS_TLS: Final = "this port speaks TLS: use its address with https://"
 
 # What OpenSSL names its errors. All others are `broken`.
 _NAMED: Final = (
@@ -98,7 +98,7 @@ class TlsConnection(ClientConnection):
             self._fail("client_left")
             return
         if _PLAIN_HTTP.match(first):
-            self._refused = self._refused or _SPEAKS_TLS
+            self._refused = self._refused or Refusal(other_protocol(first) or _SPEAKS_TLS)
             self._server.listener.handshake_failed(self, "plain_http", "")
             made = self.loop.connect_accepted_socket(lambda: self, self._sock)
         else:

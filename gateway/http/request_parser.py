@@ -38,13 +38,25 @@ _NOT_PLAIN: Final = frozenset({b"expect", b"upgrade", b"te", b"trailer", b"trans
 _NO_TRAILERS: Final = Headers()  # as nearly all requests have
 _NO_VALUES: Final[Values] = ()
 _CHUNKED: Final = -1  # in place of a body's length
+_VERSIONS: Final = "HTTP/1.1 and HTTP/1.0 are supported"
+_PROXY: Final = "it is the PROXY protocol, which is not read: turn it off in front (send-proxy, proxy_protocol)"
+_OTHERS: Final = {
+    b"PROXY ": _PROXY,
+    b"\0\r\nQUIT\n": _PROXY,  # version 2, behind its empty lines
+    b"PRI * HTTP/2": f"it is HTTP/2: {_VERSIONS}",
+    b"\x16\x03": "it is TLS, and this port speaks plain HTTP: use its address with http://",
+}
 
 
 class Refusal(Exception):
-    """What came is not a request that can pass: the status and the words to tell the client."""
+    """What came is not a request that can pass: the status and the words to tell the client.
 
-    def __init__(self, message: str, status: int = 400, reason: bytes = b"Bad Request") -> None:
-        super().__init__(shown(message))
+    `why` is the same without the bytes that it sent: these may be a token, and the log has none.
+    """
+
+    def __init__(self, why: str, status: int = 400, reason: bytes = b"Bad Request", given: str = "") -> None:
+        super().__init__(shown(why + given))
+        self.why = why
         self.status = status
         self.reason = reason
 
@@ -193,9 +205,9 @@ class RequestReader(MessageReader):
             try:
                 httptools.HttpRequestParser(None).feed_data(data[at:])
             except httptools.HttpParserError as error:
-                raise _refusal(error, _shown(data[at:])) from None
+                raise _refusal(error, data[at:]) from None
         if has_bare_lf:
-            raise Refusal(f"not HTTP/1.1: a line ends with CR LF{_shown(data[at:])}")
+            raise Refusal("not HTTP/1.1: a line ends with CR LF", given=_shown(data[at:]))
 
     def _read_body(self, events: list[RequestEvent]) -> None:
         """Read on in the body: all that has come of it, or some chunks. Raises Refusal."""
@@ -212,7 +224,7 @@ class RequestReader(MessageReader):
             self.trailers = []
             self.state = "BETWEEN" if self._keep_alive else "OVER"
         if self._fault is not None and self.state != "OVER":  # behind the last request nothing matters
-            raise _refusal(self._fault, "")
+            raise _refusal(self._fault)
 
     def _up_to_a_head(self, data: bytes) -> bytes:
         """Chunks, but nothing of a request that may begin behind the last one: a head is read from its first byte."""
@@ -238,14 +250,15 @@ def read_head(data: bytes, cut: Cut | None = None) -> Head:
     try:
         found, parser = read_by_llhttp(httptools.HttpRequestParser, data)
     except httptools.HttpParserError as error:
-        raise _refusal(error, _shown(data)) from None
+        raise _refusal(error, data) from None
     method, version, target = parser.get_method(), parser.get_http_version(), found.target
     if method == b"CONNECT":
         raise Refusal("CONNECT is not supported: it asks for a tunnel", 501, b"Not Implemented")
     if not data.startswith(b"%b %b HTTP/%b\r\n" % (method, target, version.encode())):
-        raise Refusal(f"a request line is a method, a target and HTTP/1.1, with one space between{_shown(data)}")
+        why = "a request line is a method, a target and HTTP/1.1, with one space between"
+        raise Refusal(why, given=_shown(data))
     if version not in ("1.1", "1.0"):
-        raise Refusal("HTTP/1.1 and HTTP/1.0 are supported", 505, b"HTTP Version Not Supported")
+        raise Refusal(other_protocol(data) or _VERSIONS, 505, b"HTTP Version Not Supported")
     minor, headers = int(version[-1]), Headers.of(found.fields)
     if (minor == 1 and b"host" not in headers.by_name) or headers.repeats(b"host"):
         raise Refusal("a request of HTTP/1.1 has exactly one Host (RFC 9112, 3.2)")
@@ -285,19 +298,25 @@ def _length(headers: Headers, minor: int) -> int:
     return int(length)
 
 
-def _refusal(error: BaseException, shown: str) -> Refusal:
-    """The refusal for an error of llhttp, or of a body in chunks; `shown` is what was given (`_shown`)."""
+def other_protocol(begin: bytes | bytearray) -> str:
+    """What speaks another protocol, by the first bytes that it sends; empty if none is known."""
+    return next((words for sent, words in _OTHERS.items() if begin.startswith(sent)), "")
+
+
+def _refusal(error: BaseException, head: bytes | bytearray = b"") -> Refusal:
+    """The refusal for an error of llhttp in a head, or in a body in chunks."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, TooMuch):
         return Refusal(str(error), 431, _TOO_LARGE)
-    if isinstance(error, httptools.HttpParserInvalidMethodError):
-        return Refusal(f"a request line begins with a registered method (RFC 9110, 16.1){shown}")
-    if isinstance(error, httptools.HttpParserInvalidURLError):
-        return Refusal(f"a target is in origin or absolute form, in ASCII{shown}")
+    other = other_protocol(head)
     if str(error) in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
-        return Refusal("HTTP/1.1 and HTTP/1.0 are supported", 505, b"HTTP Version Not Supported")
-    return Refusal(f"not HTTP/1.1: {error}{shown}")
+        return Refusal(other or _VERSIONS, 505, b"HTTP Version Not Supported")
+    if isinstance(error, httptools.HttpParserInvalidMethodError):
+        return Refusal(other or "a request line begins with a registered method (RFC 9110, 16.1)", given=_shown(head))
+    if isinstance(error, httptools.HttpParserInvalidURLError):
+        return Refusal("a target is in origin or absolute form, in ASCII", given=_shown(head))
+    return Refusal(f"not HTTP/1.1: {error}", given=_shown(head))
 
 
 def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[bytes, Headers]:
