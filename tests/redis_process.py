@@ -24,6 +24,7 @@ class Store:
 
     def __init__(self, directory: Path, host: str = "127.0.0.1", port: int = 0, *flags: str) -> None:
         self._held = held_port(port, host)
+        self.folder = directory
         self._log = directory / f"redis-{host}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._flags = flags
@@ -31,7 +32,7 @@ class Store:
         self.url = f"redis://{host}:{self.port}"
 
     def start(self) -> None:
-        address = ["--port", str(self.port), "--bind", self.host, "--dir", str(self._log.parent)]
+        address = ["--port", str(self.port), "--bind", self.host, "--dir", str(self.folder)]
         line = [SERVER, *self._flags, *address, "--save", "", "--user", _TESTS, "on", "nopass", "~*", "&*", "+@all"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)

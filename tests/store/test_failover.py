@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,8 +62,28 @@ async def alone(old: Store, new: Store) -> None:
     await old.run("REPLICAOF", "192.0.2.1", "1")
 
 
+async def promoted(old: Store, new: Store) -> None:
+    """A Sentinel makes the other one the primary, and the old one a replica."""
+    folder = old.folder / "sentinel"
+    folder.mkdir()
+    (folder / "sentinel.conf").write_text(f"sentinel monitor all {OLD} {old.port} 1\nsentinel auth-user all tests\n")
+    async with redis(folder, OLD, 0, str(folder / "sentinel.conf"), "--sentinel") as sentinel:
+
+        async def knows_both() -> bool:
+            primary: dict[str, Any] = (await sentinel.run("INFO", "sentinel"))["master0"]
+            return primary["slaves"] == 1 and primary["status"] == "ok"
+
+        await eventually(knows_both, "a Sentinel that knows both")
+        await sentinel.run("SENTINEL", "FAILOVER", "all")
+
+        async def is_over() -> bool:
+            return [(await each.run("ROLE"))[0] for each in (old, new)] == ["slave", "master"]
+
+        await eventually(is_over, "the other one is the primary")
+
+
 MOVES: Final[dict[str, Callable[[Store, Store], Awaitable[None]]]] = {
-    "REPLICAOF": replicaof, "FAILOVER": failover, "CLIENT KILL": cut, "MASTERDOWN": alone,
+    "REPLICAOF": replicaof, "FAILOVER": failover, "CLIENT KILL": cut, "MASTERDOWN": alone, "Sentinel": promoted,
 }  # fmt: skip
 
 
@@ -83,6 +103,10 @@ async def test_a_primary_that_moves_is_followed(how: str, fleet: Fleet, store: S
         await eventually(one.serves, "a store that serves")
 
 
+async def connections(store: Store) -> int:
+    return int((await store.run("INFO", "stats"))["total_connections_received"])
+
+
 async def test_a_server_that_is_no_primary_is_tried_again_at_growing_pauses(
     fleet: Fleet, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,6 +117,7 @@ async def test_a_server_that_is_no_primary_is_tried_again_at_growing_pauses(
     async with replica_of(store, tmp_path) as other, fleet.replica(store={"url": url, "timeout": PATIENCE}) as one:
         await replicaof(store, other)
         before, began = await one.sample("store_failures_total", why="unreachable"), time.monotonic()
+        came = await connections(store)
         caller = await one.open()
         await one.make(caller)
 
@@ -102,7 +127,9 @@ async def test_a_server_that_is_no_primary_is_tried_again_at_growing_pauses(
         while await tried() < 5:
             assert await tried() <= 2 * (time.monotonic() - began) + 2, "two connections a second"
             await asyncio.sleep(0.05)
-        assert time.monotonic() - began > 4, "the pauses grow"
+        took_s = time.monotonic() - began
+        assert took_s > 4, "the pauses grow"
+        assert await connections(store) - came <= 2 * took_s + 2, "as the server counts them"
         assert not await one.serves()
         resolve_to(NEW)
         await known(other, 1)
@@ -141,6 +168,20 @@ async def test_what_is_no_store_is_called_what_it_is(
             await eventually(is_counted, counted)
             assert await one.sample("store_failures_total", why="unreadable") == 0
     assert words in next(record.__dict__["why"] for record in caplog.records if "why" in record.__dict__)
+
+
+async def test_a_store_that_still_loads_serves_once_it_has(fleet: Fleet, tmp_path: Path) -> None:
+    async with redis(tmp_path) as other:
+        await other.run("EVAL", "for i = 1, 3000 do redis.call('SET', 'k' .. i, i) end", 0)
+        await other.run("SAVE")
+    slowly = "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"
+    with closing(Store(tmp_path, OLD, 0, *slowly)) as other:
+        other.start()
+        async with fleet.replica(serves=False, store={"url": other.url, "timeout": PATIENCE}) as one:
+            await one.make(await one.open())
+            assert not await one.serves()
+            await eventually(one.serves, "a store that serves")
+            await known(other, 1)
 
 
 async def test_a_cluster_of_one_node_is_a_store(fleet: Fleet, tmp_path: Path) -> None:
