@@ -71,7 +71,7 @@ async def promoted(old: Store, new: Store) -> None:
 
         async def knows_both() -> bool:
             primary: dict[str, Any] = (await sentinel.run("INFO", "sentinel"))["master0"]
-            return primary["slaves"] == 1 and primary["status"] == "ok"
+            return (primary["slaves"], primary["status"]) == (1, "ok")
 
         await eventually(knows_both, "a Sentinel that knows both")
         await sentinel.run("SENTINEL", "FAILOVER", "all")
