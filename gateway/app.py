@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from time import monotonic_ns, time
@@ -130,8 +131,8 @@ class App:
             ),
         }
 
-    async def start(self) -> None:
-        """Listen. Raises StartError."""
+    async def start(self) -> str:
+        """Listen. Returns in words where clients and operators find it. Raises StartError."""
         config = self._config
         if self._store is not None and self._shared is not None:
             self._ending.push_async_callback(self._store.stop)
@@ -151,12 +152,13 @@ class App:
         self._ending.callback(self._sweeper.cancel)
         self._pools.probe()
         page_at = {} if config.admin is None else {"page": f"http://{config.admin.listen.here}/"}
-        for upstream in config.upstreams:
-            address = routes.address(upstream, self._listens_at, config.tls is not None)
+        addresses = [routes.address(each, self._listens_at, config.tls is not None) for each in config.upstreams]
+        for address, upstream in zip(addresses, config.upstreams, strict=True):
             hint = {"hint": "url has no path; most servers are at /mcp"} if upstream.url.path == "/" else {}
             log.info("serving", extra={"address": address, "upstream": upstream.name, **page_at, **hint})
         for why in host_origin_check.exposed(config):
             log.info("open to other machines", extra={"why": why})
+        return "; ".join([f"clients use {', '.join(addresses)}", *(f"the page is {page}" for page in page_at.values())])
 
     async def _listen(self, config: Config) -> asyncio.Server | TlsServer:
         """The listener of clients. Raises OSError."""
@@ -285,7 +287,9 @@ async def run(config: Config, read: Callable[[Config], Config] | None, hangups: 
         _notify("READY=1")
 
     try:
-        await app.start()
+        where = await app.start()
+        if sys.stderr.isatty():
+            print(f"taskgate: {where}", file=sys.stderr)
         _notify("READY=1")
         loop.add_signal_handler(signal.SIGHUP, hang_up)
         if hangups:

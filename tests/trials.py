@@ -13,7 +13,7 @@ Server: TypeAlias = str | list[str]
 """A URL, or the command that starts it."""
 
 LIVE: Final = ("working", "input_required")
-HEAD: Final = ("TASK", "STATUS", "AGE", "MESSAGE")
+HEAD: Final = ("TASK", "STATUS", "AGE", "CHANGED", "MESSAGE")
 AGE: Final = re.compile(r"(?m)(?<=  )( *)\d+[smhd](?=  |$)")
 NO_TASKS: Final = "No such tasks."
 SESSION_ID: Final = "For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
@@ -111,9 +111,11 @@ LINES: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
 
 def table(tasks: Iterable[Json]) -> str:
     """The tasks as they are printed in a pipe, none older than a second."""
-    rows = [HEAD, *((task["taskId"], task["status"], "0s", task.get("statusMessage") or "") for task in tasks)]
+    rows = [HEAD, *((task["taskId"], task["status"], "0s", "0s", task.get("statusMessage") or "") for task in tasks)]
     width = max(len(row[0]) for row in rows)
-    lines = [f"  {i:<{width}}  {status:<14}  {age:>4}  {words}" for i, status, age, words in rows]
+    lines = [
+        f"  {i:<{width}}  {status:<14}  {age:>4}  {changed:>7}  {words}" for i, status, age, changed, words in rows
+    ]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

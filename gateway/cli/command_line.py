@@ -40,6 +40,9 @@ def checked(read: Callable[[str], Any], allows: Callable[[Any], bool], what: str
     return value
 
 
+COUNT: Final = checked(int, lambda count: count >= 1, "a whole number of 1 or more")
+
+
 def _named_file(name: str) -> config.NamedFile:
     try:
         return config.NamedFile.read(Path(name))

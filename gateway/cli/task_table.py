@@ -16,7 +16,7 @@ from gateway.mcp.task import EPOCH_UNIX_S, parse_instant
 
 Json: TypeAlias = dict[str, Any]  # an object, such as a task
 
-_TASK: Final = "  {:<{id}}  {:<14}  {:>4}  {}"
+_TASK: Final = "  {:<{id}}  {:<14}  {:>4}  {:>7}  {}"
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _ALIKE_CHARS_MIN: Final = 4  # at the beginning of all ids, which is left out
 ID_CHARS: Final = 8  # of an id, where that tells the tasks apart
@@ -44,16 +44,21 @@ def table(tasks: list[Json], columns: int | None = None, marks: Mapping[str, str
     ids, now = [_cell(task, "taskId") for task in tasks], time.time()
     short = _shortened(ids) if columns and ids else ids
     width = max(map(len, ["TASK", *short]))
-    yield _TASK.format("TASK", "STATUS", "AGE", "MESSAGE", id=width)
+    yield _TASK.format("TASK", "STATUS", "AGE", "CHANGED", "MESSAGE", id=width)
     for task, task_id, shown_id in zip(tasks, ids, short, strict=True):
-        mark, created = (marks or {}).get(task_id, ""), parse_instant(_cell(task, "createdAt"))
-        seconds = 0 if created is None else int(now - EPOCH_UNIX_S - created / 10**9)
-        age = next((f"{seconds // size}{unit}" for size, unit in _AGES if seconds >= size), "0s")
-        words = " ".join(filter(None, [mark, _cell(task, "statusMessage")]))
-        row = _TASK.format(shown_id, _cell(task, "status"), "?" if created is None else age, words, id=width).rstrip()
+        ages = [_age(_cell(task, name), now) for name in ("createdAt", "lastUpdatedAt")]
+        words = " ".join(filter(None, [(marks or {}).get(task_id, ""), _cell(task, "statusMessage")]))
+        row = _TASK.format(shown_id, _cell(task, "status"), *ages, words, id=width).rstrip()
         ends = [*accumulate(2 if east_asian_width(character) in "WF" else 1 for character in row)]
         fits = len(row) if columns is None else bisect_right(ends, columns)  # some characters take two columns
         yield row if fits == len(row) else row[: fits - 1] + ">"
+
+
+def _age(instant: str, now: float) -> str:
+    if (at := parse_instant(instant)) is None:
+        return "?"
+    seconds = int(now - EPOCH_UNIX_S - at / 10**9)
+    return next((f"{seconds // size}{unit}" for size, unit in _AGES if seconds >= size), "0s")
 
 
 def _shortened(ids: list[str]) -> list[str]:

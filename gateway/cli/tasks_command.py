@@ -36,7 +36,8 @@ def run(arguments: Sequence[str]) -> int:
         metavar = "|".join(kind.choices) or ("A,B" if kind.is_list else "INSTANT" if kind is INSTANT else "VALUE")
         words = kind.what or f"({criterion.default})"
         group.add_argument(_flag(name), dest=f"_{name}", metavar=metavar, help=words)
-    flags.add_argument("--all", action="store_true", help="follow cursors to the last page")
+    flags.add_argument("--limit", type=command_line.COUNT, metavar="N", help="list so many, not those of one page")
+    flags.add_argument("--all", action="store_const", dest="limit", const=sys.maxsize, help="list them all")
     flags.add_argument("--watch", action="store_true", help="show the list again every two seconds, with what changed")
     flags.add_argument("--json", action="store_true", help="print one task a line, as the server has it")
     given = command_line.read(flags, arguments)
@@ -74,8 +75,12 @@ async def _show(given: Namespace, criteria: Json) -> int:
                 before: dict[str, Json] | None = None
                 while True:
                     page = page or await client.page(params)
-                    pages = [each async for each in client.pages(params, page)] if given.all else [page]
-                    tasks = [task for each in pages for task in each.tasks]
+                    tasks = list[Json]()
+                    async for each in client.pages(params, page):
+                        tasks += each.tasks
+                        if len(tasks) >= (given.limit or 0):
+                            break
+                    tasks = tasks[: given.limit]
                     _print(tasks, page.total, before, given, hint)
                     if not given.watch:
                         return 0

@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if\ninterrupted.",
     )
     an_object = command_line.checked(lambda text: value_of(text.encode()), lambda _: True, "a JSON object")
-    count = command_line.checked(int, lambda count: count >= 1, "a whole number of 1 or more")
+    count = command_line.COUNT
     flags.add_argument("--create", metavar="TOOL", help="make a task by this tool, to see what a change costs")
     flags.add_argument("--count", type=count, default=1, metavar="N", help="make so many, to see several pages (1)")
     flags.add_argument("--arguments", type=an_object, default={}, metavar="JSON", help="the tool's arguments")
@@ -74,7 +74,8 @@ async def _trial(given: Namespace) -> int:
         if given.json:
             print(json.dumps(probe.learned | {"helps": helps, "verdict": words}))
         else:
-            listed = ["", *table(probe.unfinished[:SHOWN_MAX], columns_of(sys.stdout))] if given.create else []
+            shown_tasks = probe.unfinished[:SHOWN_MAX] if given.create else []
+            listed = ["", *table(shown_tasks, columns_of(sys.stdout))] if shown_tasks else []
             made = object_of(probe.learned.get("created"))
             how = f"The task that was made has ended, {made.get('status')}: {made.get('message') or 'no message'}"
             ended = [] if probe.unfinished or made.get("status") in (None, *UNFINISHED) else [one_line(how)]

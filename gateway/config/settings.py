@@ -24,7 +24,7 @@ class Admin(Struct, frozen=True):
 
 class Log(Struct, frozen=True):
     level: value_readers.Level = "info"
-    format: value_readers.Format = "json"
+    format: value_readers.Format | None = None  # text on a terminal, else json
     access: value_readers.Switch = False
     audit: value_readers.Switch = False
 
@@ -156,7 +156,7 @@ class StdioLog(Struct, frozen=True):
     """What is logged for a server on stdio, how, and where: to a file, or on standard error."""
 
     level: value_readers.Level | None = None  # warning; info with `access` or `audit`
-    format: value_readers.Format = "json"
+    format: value_readers.Format | None = None  # text on a terminal, else json
     access: value_readers.Switch = False
     audit: value_readers.Switch = False
     file: value_readers.LogFile | None = None

@@ -59,7 +59,8 @@ def _json(value: object) -> str:
 def set_up(config: Log | StdioLog) -> None:
     file = config.file if isinstance(config, StdioLog) else None
     handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(TextLines() if config.format == "text" else JsonLines())
+    words = config.format or ("text" if file is None and sys.stderr.isatty() else "json")
+    handler.setFormatter(TextLines() if words == "text" else JsonLines())
     logger = logging.getLogger("taskgate")
     logger.handlers[:] = [handler]
     logger.propagate = False

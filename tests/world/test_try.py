@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -29,6 +30,8 @@ from tests.launch import (
     changes,
     command,
     eventually,
+    held_port,
+    port_of,
     run,
 )
 from tests.peer import Peer
@@ -573,6 +576,41 @@ async def test_a_watched_list_marks_what_changed() -> None:
         process.send_signal(signal.SIGINT)
         rest, _ = await asyncio.wait_for(process.communicate(), 60)
         assert (process.returncode, b"Traceback" in rest) == (130, False)
+
+
+async def test_a_list_has_as_many_tasks_as_were_asked_for() -> None:
+    """Those of one page, unless a flag says more or fewer. The last flag counts."""
+    async with at(filled()) as url:
+        for flags, count in {
+            "": 100,
+            "--limit 1": 1,
+            "--limit 120": 120,
+            "--limit 999": 150,
+            "--limit 1 --all": 150,
+        }.items():
+            _, text = await said("tasks", "--json", *flags.split(), url)
+            assert len(text.splitlines()) == count
+        assert "3 of 150 tasks; --all shows them all" in (await said("tasks", "--limit", "3", url))[1]
+
+
+async def test_the_last_change_has_a_column() -> None:
+    server, changed = Server(KINDS["mcp-go"]), datetime.now(UTC) - timedelta(minutes=90)
+    server.fill(1, 1)
+    [(task_id, kept)] = server.tasks.items()
+    kept |= {"createdAt": (changed - timedelta(days=2)).isoformat(), "lastUpdatedAt": changed.isoformat()}
+    async with at(server) as url:
+        assert (await said("tasks", url))[1].splitlines()[1].split()[:4] == [task_id, "working", "2d", "1h"]
+
+
+async def test_a_gateway_on_a_terminal_says_in_words_where_it_is() -> None:
+    """A pipe gets JSON alone."""
+    with held_port() as listen, held_port() as admin:
+        at = f"127.0.0.1:{port_of(listen)}", f"127.0.0.1:{port_of(admin)}"
+        flags = "--upstream", "http://127.0.0.1:3001/mcp", "--listen", at[0], "--admin", at[1]
+        words = f"taskgate: clients use http://{at[0]}/mcp; the page is http://{at[1]}/"
+        lines, _ = await on_a_terminal(*flags, until="http://")
+    assert words in lines and not [line for line in lines if line.startswith("{")]
+    assert any(line.split()[1:3] == ["info", "serving"] for line in lines)
 
 
 @pytest.mark.parametrize("flags", ["tasks", "tasks --json", "tasks --json --all", "try", "try --json"])
