@@ -22,7 +22,6 @@ from gateway.downstream import host_origin_check, listener
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.operate import admin_listener, log_format, observers, status_page
 from gateway.operate.metrics import Gauge
-from gateway.owners.task_ids_seen_by_caller import IDLE_S
 from gateway.proxy import Proxy
 from gateway.relay import routes
 from gateway.tasks.rate_and_ttl_guards import guards_of
@@ -104,8 +103,7 @@ class App:
         self.metrics.serves(servers, config.metrics.tasks)
         self._sessions.lives = self.metrics.lives
         if self._store is not None:
-            idle_s = 2 * IDLE_S if config.guards.own_tasks else config.index.idle_timeout
-            self._store.serves(servers, CAPABILITIES_IDLE_S, idle_s)
+            self._store.serves(servers, CAPABILITIES_IDLE_S, config.index.idle_timeout)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
         logs = self._make_log(self.metrics, config.log, self._failed)

@@ -28,7 +28,6 @@ class Storable(Protocol[_K]):
     queries: int = 0  # that use it
     used_at: float = 0.0  # while it is stored
     stored_bytes: int = 0  # as it was counted last
-    kept_until: float = float("-inf")  # though it is idle
 
     @property
     def size_bytes(self) -> int:
@@ -152,7 +151,7 @@ class Stored(Generic[_K, _V]):
         for _ in range(min(len(self._by_key), _EXPIRED_AT_ONCE)):
             if now - (oldest := next(iter(self._by_key.values()))).used_at < self.space.idle_s:
                 return
-            if oldest.queries or now < oldest.kept_until:
+            if oldest.queries:
                 self.use(oldest, now)
             else:
                 self.take_out(oldest.key)

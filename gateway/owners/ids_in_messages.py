@@ -19,7 +19,7 @@ from gateway.mcp.task_observations import named
 GUARD: Final = "guards.own_tasks"
 OF_TASKS: Final = "tasks/"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
-_TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
+TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
 _OBJECTS_MAX: Final = 100_000  # and arrays, of a message whose every name is read: each takes time
 _LEVELS: Final = ("id", "method", "params"), ("_meta", "taskId", "task"), ("ttl",)  # of message, `params`, `task`
 _ALL: Final = frozenset(name for names in _LEVELS for name in names)
@@ -72,7 +72,7 @@ def made_by(response: Message, asks: bool) -> Made | None:
         task = response.result
     ttl_ms = jsonrpc.decoded(_number, jsonrpc.member(task, "ttl")) or 0.0
     task_id = named(task)
-    return None if task_id is None else Made(task_id, min(ttl_ms / 1000, _TTL_S_MAX))
+    return None if task_id is None else Made(task_id, min(max(ttl_ms / 1000, 0.0), TTL_S_MAX))
 
 
 def _named(message: Message, data: bytes, related_only: bool = True) -> list[object] | None:

@@ -75,6 +75,7 @@ class Owners:
     """The ids of all owners: the least recently used go first."""
 
     apart = False  # the tasks of callers are kept apart (task_owners.py)
+    idle_s = IDLE_S
 
     def __init__(self, limits: IndexLimits) -> None:
         self.stored: Stored[OwnerKey, SeenIds] = Stored(Space(0, 0, 0.0), groups_of=_sessions_of)
@@ -82,7 +83,7 @@ class Owners:
 
     def take_over(self, limits: IndexLimits) -> None:
         """Take over other limits."""
-        self.stored.space = Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, IDLE_S)
+        self.stored.space = Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, self.idle_s)
         self._find_again = limits.find_again
 
     def owners_of(self, key: Key) -> list[OwnerKey]:

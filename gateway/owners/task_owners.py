@@ -5,7 +5,10 @@ he may get a message. Always: a task has the owners of the caller who got the an
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from gateway.caller_identity import ServerKey
 from gateway.config import IndexLimits
@@ -13,7 +16,15 @@ from gateway.mcp import jsonrpc, task_observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
 from gateway.owners.ids_in_messages import OF_TASKS, Made, made_by, told_of
-from gateway.owners.task_ids_seen_by_caller import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
+from gateway.owners.task_ids_seen_by_caller import (
+    DENIED,
+    ID_CHARS_MAX,
+    IDLE_S,
+    IDS_OF_SESSION,
+    OwnerKey,
+    Owners,
+    SeenIds,
+)
 
 NO_OWNER: Final = (
     "tasks are for callers with an Mcp-Session-Id, or credentials, over Streamable HTTP; where each request proves "
@@ -21,32 +32,46 @@ NO_OWNER: Final = (
 )
 
 _ID_BYTES: Final = 150  # of an id beside its text
-_AT_ONCE: Final = 10  # names that are forgotten with each task that is made
-_SWEPT_AT_ONCE: Final = 500
+_GRACE_S: Final = 3600.0
+_VISITED_WITH_A_MAKING: Final = 3  # names
+_VISITED_AT_ONCE: Final = 250
 _ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')  # of tasks that seem to have ended the ids go first
 
 _Name: TypeAlias = tuple[ServerKey, str]  # of a task; a server may take many targets for one
 
 
+class Ownership(Struct):
+    """The last making of a task: whose it is, and for how many seconds its server keeps it, 0 if that is not known."""
+
+    owners: tuple[OwnerKey, ...]
+    ttl_s: float
+    until: float = 0.0  # it is theirs
+    told_until: float = 0.0  # a store keeps it
+
+    @property
+    def kept_s(self) -> float:
+        """For how long it is theirs from its last use. Some servers begin its `ttl` anew when it has ended."""
+        return 2 * self.ttl_s + _GRACE_S if self.ttl_s else IDLE_S
+
+
 class OwnIds(SeenIds):
     """The ids of the tasks of one owner, in the order in which they were made."""
 
-    def __init__(self, key: OwnerKey, dropped: Callable[[_Name], None], left: Callable[["OwnIds"], None]) -> None:
-        """`dropped` is told of each task that is no more this owner's, `left` that none is."""
+    def __init__(self, key: OwnerKey, left: Callable[[OwnerKey], object]) -> None:
+        """`left` is told when the owner is forgotten."""
         super().__init__(key)
         self.id_bytes, self.ids_max = _ID_BYTES, IDS_OF_SESSION
-        self._dropped, self._left, self.ended = dropped, left, set[str]()
+        self._left, self.ended = left, dict[str, None]()
 
     def oldest(self) -> str:
-        return next((task_id for task_id in self if task_id in self.ended), super().oldest())
+        return next(iter(self.ended or self))
 
     def drop(self, task_id: str) -> None:
         super().drop(task_id)
-        self.ended.discard(task_id)
-        self._dropped((self.key[0], task_id))
+        self.ended.pop(task_id, None)
 
     def leave(self) -> None:
-        self._left(self)
+        self._left(self.key)
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """Of what is denied no list asks again, until the server gives it. It stays its owner's: it may be another's
@@ -54,13 +79,14 @@ class OwnIds(SeenIds):
         """
         if 0 < self.get(task_id, 0) < asked and (had_it or not self.key[-1]):
             self[task_id] = DENIED
-            self.ended.add(task_id)
+            self.ended[task_id] = None
 
 
 class OwnTasks(Owners):
     """The owners of all tasks. A task that was made elsewhere, or before the gateway began, has none."""
 
     apart = True
+    idle_s = float("inf")  # an owner goes with the last of his tasks
 
     def __init__(
         self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str, list[OwnerKey]], None]
@@ -68,63 +94,75 @@ class OwnTasks(Owners):
         """`lost` is told of each task that was another's until now, and of its owners who are none any more."""
         super().__init__(limits)
         self._now, self._lost = now, lost
-        self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of tasks that owners here have, or had
-        self._left: list[OwnIds] = []  # their names are forgotten bit by bit
+        self.makings: dict[_Name, Ownership] = {}  # of tasks that owners here have, or had
+        self._turn: Iterator[_Name] = iter(())  # of those that are yet to be visited
 
     def make(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
         """An answer to a caller has made a task: nobody else has it from now on. It is nobody's if he has no owners."""
         if len(made.id) <= ID_CHARS_MAX:
-            self.give(server, owners, tuple(owners), made)
+            self.give(server, made.id, Ownership(tuple(owners), made.ttl_s), owners)
 
     claim = make  # a resumed stream shows a caller that a task was made which has no owner here
 
-    def give(self, server: ServerKey, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
-        """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
-        self._forget_some(_AT_ONCE)
-        name, now = (server, made.id), self._now()
-        before = self.owners.get(name, ())
-        if lost := [ids for ids in self._of(before) if ids.key not in all_]:
-            for ids in lost:
-                ids.drop(made.id)
-            self._lost(made.id, [ids.key for ids in lost])
+    def give(self, server: ServerKey, task_id: str, making: Ownership, owners: Iterable[OwnerKey]) -> None:
+        """Owners have a task, of all who have it by its last making. Those of earlier ones lose it."""
+        self.sweep(_VISITED_WITH_A_MAKING)
+        now = self._now()
+        making.until = now.at + making.kept_s
+        for owner in self._owners_of(server, task_id):
+            if owner not in making.owners:
+                self.take_away(owner, task_id)
         for owner in owners:
-            had = self.stored.get(owner)
-            his = OwnIds(owner, self._forget, self._left.append) if had is None else had
-            his.put(made.id, now.order)
-            his.kept_until = max(his.kept_until, now.at + made.ttl_s)
-            self.owners[name] = all_
+            his = self.stored.get(owner) or OwnIds(owner, self.forget_heard)
+            assert isinstance(his, OwnIds)
+            his.put(task_id, now.order)
+            self.makings[server, task_id] = making
             self.stored.use(his, now.at)
+
+    def _owners_of(self, server: ServerKey, task_id: str) -> tuple[OwnerKey, ...]:
+        making = self.makings.get((server, task_id))
+        return () if making is None else making.owners
 
     def take_away(self, owner: OwnerKey, task_id: str) -> None:
         for ids in self._of([owner]):
             ids.drop(task_id)
             self._lost(task_id, [owner])
 
-    def sweep(self) -> None:
-        """To be called once a second."""
-        self.stored.expire(self._now().at)
-        self._forget_some(_SWEPT_AT_ONCE)
+    def sweep(self, count: int = _VISITED_AT_ONCE) -> None:
+        """Forget tasks that have had their time, or whose owners have gone. Some are visited, each in its turn.
 
-    def _forget_some(self, count: int) -> None:
-        """Forget tasks of owners that have left: each is nobody's already."""
-        while self._left and count > 0:
-            count -= 1
-            if ids := self._left[-1]:
-                ids.drop(next(reversed(ids)))
-            else:
-                self._left.pop()
+        To be called once a second.
+        """
+        now, names = self._now().at, list(islice(self._turn, count))
+        for server, task_id in names:
+            making = self.makings.get((server, task_id))
+            if making is not None and making.until <= now:
+                for ids in list(self._of(making.owners)):
+                    if ids.get(task_id) != DENIED:
+                        self.forget_heard(ids.key)
+                    self.take_away(ids.key, task_id)
+                    if not ids:
+                        self.stored.take_out(ids.key)
+            if making is not None and not self.owns(making.owners, task_id):
+                del self.makings[server, task_id]
+        if len(names) < count:
+            self._turn = iter(list(self.makings))
 
-    def _forget(self, name: _Name) -> None:
-        if not self.owns(self.owners.get(name, ()), name[1]):
-            self.owners.pop(name, None)
+    def forget_heard(self, owner: OwnerKey) -> None:
+        """Less is known of an owner than there was."""
 
     def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
         for ids in self._of(owners):
-            for task_id in task_ids:
-                if ids.get(task_id) == DENIED:
+            for task_id in filter(ids.__contains__, task_ids):
+                if ids[task_id] == DENIED:
                     del ids[task_id]
                     ids[task_id] = now.order
+                if (making := self.makings.get((ids.key[0], task_id))) is not None:
+                    self._use(making, task_id, now)
             self.stored.touch(ids, now.at)
+
+    def _use(self, making: Ownership, task_id: str, now: Moment) -> None:
+        making.until = now.at + making.kept_s
 
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
         """As `owns`, by what any replica knows. Raises Overloaded if that cannot be told."""
@@ -151,7 +189,7 @@ class OwnTasks(Owners):
         answers = request is not None and message.is_response and jsonrpc.same_id(message.id, request.id)
         if request is None or not answers:
             made = made_by(message, asks=True) if resumed and message.is_response else None
-            if made is not None and owners and not self.owns(self.owners.get((server, made.id), ()), made.id):
+            if made is not None and owners and not self.owns(self._owners_of(server, made.id), made.id):
                 self.claim(server, owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
@@ -167,7 +205,7 @@ class OwnTasks(Owners):
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         for ids in self._of(owners):
             if task_id in ids:
-                ids.ended.add(task_id)
+                ids.ended[task_id] = None
 
     def _of(self, owners: Iterable[OwnerKey]) -> Iterator[OwnIds]:
         return (ids for owner in owners if isinstance(ids := self.stored.get(owner), OwnIds))

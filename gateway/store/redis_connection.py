@@ -20,10 +20,10 @@ from uuid import uuid4
 from redis.asyncio.connection import Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, ClusterCrossSlotError, ClusterDownError, ResponseError
+from redis.exceptions import AskError, ClusterDownError, ResponseError
 
 from gateway import config
-from gateway.store.redis_command_queue import Answers, Batch, Command, Ending, PendingEnds, errors, is_of_replica
+from gateway.store.redis_command_queue import REPLACED, Batch, Command, Ending, PendingEnds, errors, is_of_replica
 
 log = logging.getLogger("taskgate.store")
 
@@ -40,9 +40,7 @@ _AGAIN_S: Final = 1.0  # until everything is told again to a store that has refu
 _LATE_MAX: Final = 3  # questions in a row without an answer in time: the store is slow
 _MARK: Final = "taskgate:mark"
 _MARK_BYTES: Final = 32
-_NO_MARK: Final = b"-"  # the key holds something else
-_LOG_AGAIN_S: Final = 60.0  # until the next line about a key that cannot be read
-_IGNORED_MAX: Final = 10_000  # keys
+_NO_MARK: Final = b"-"
 _END: Final = object()
 
 
@@ -112,32 +110,9 @@ class StoreState(Enum):
     REFUSED = "refused"  # it answers, and takes nothing in
 
 
-class _Ignored:
-    """Keys that hold what no gateway writes there: each is ignored, and nothing else suffers."""
-
-    def __init__(self, failed: Callable[[str], None]) -> None:
-        self._failed = failed
-        self._names: set[str] = set()  # where nothing was written; of too many some are not told again
-        self._log_at = 0.0  # when the next line may be logged
-
-    def note(self, answers: Answers, now: float) -> bool:
-        """Count and log what cannot be read. Returns whether a key was written that had been ignored before."""
-        for _ in answers.wrong:
-            self._failed("unreadable")
-        if answers.wrong and now >= self._log_at:
-            name, why = next(iter(answers.wrong.items()))
-            self._log_at = now + _LOG_AGAIN_S
-            log.warning("a key of the store holds something else, and is ignored", extra={"key": name, "why": str(why)})
-        before, self._names = self._names, self._names - answers.written
-        is_back = self._names != before
-        if len(self._names) < _IGNORED_MAX:
-            self._names |= set(answers.wrong)
-        return is_back
-
-
 class Pipeline:
     def __init__(self, settings: config.StoreSettings, failed: Callable[[str], None]) -> None:
-        """`failed` counts a failure: unreachable, slow, refused, unreadable."""
+        """`failed` counts a failure: unreachable, slow, refused."""
         self.state = StoreState.DOWN
         self.epoch = 0  # one more with each connection, and whenever the store was emptied
         self.waiting = Batch()
@@ -146,7 +121,6 @@ class Pipeline:
         self._url = settings.url
         self.value_ms = self.entries_ms = 0  # how long the value and the entries of an unused session are kept
         self._failed = failed
-        self._ignored = _Ignored(failed)
         self._pending_ends = PendingEnds()
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
@@ -234,7 +208,7 @@ class Pipeline:
                 await self._news(_BEAT_S)
             refused = await self._carry(link)
             if refused:
-                of_cluster = isinstance(refused[0], ClusterDownError | AskError | ClusterCrossSlotError)
+                of_cluster = isinstance(refused[0], ClusterDownError | AskError)
                 what = "it is a cluster that is not ready, or has more nodes than one: " * of_cluster
                 self._become(StoreState.REFUSED, f"{what}{refused[0]}")
             elif self.state is StoreState.TELLING and self._telling is None and not self._lacks:
@@ -275,7 +249,7 @@ class Pipeline:
             self._lingering = None
         marks = self._mark is None and self.state is not StoreState.REFUSED
         commands: list[Command] = [("SET", _MARK, uuid4().hex, "NX")] if marks else []
-        commands += batch.commands(self.value_ms, self.entries_ms)
+        commands += batch.commands(self.value_ms)
         commands.append(("GETRANGE", _MARK, 0, _MARK_BYTES - 1))
         refused: list[ResponseError] | None = None
         self._out_since = self._loop.time()
@@ -283,11 +257,12 @@ class Pipeline:
             async with asyncio.timeout(_ANSWER_S):
                 results = await exchange(link, commands)
             self._note_pace(self._loop.time() - self._out_since)
-            answers = batch.answer(results[marks:], _MARK)
-            refused = errors(results[:marks]) + answers.refused
+            batch.answer(results[marks:-1])
             self._note_mark(results[-1])
-            if self._ignored.note(answers, self._out_since):
-                self._lacks = True
+            wrong = [error for error in errors(results[-1:]) if "WRONGTYPE" in str(error)]
+            if wrong or REPLACED in results:
+                self.waiting.end(Ending(_MARK))  # so all replicas tell everything again
+            refused = [error for error in errors(results) if error not in wrong]
             if demoted := [error for error in errors(results) if is_of_replica(error)]:
                 raise NoPrimary(f"it is a replica, no longer the primary: {demoted[0]}")
             return refused
@@ -313,7 +288,7 @@ class Pipeline:
     def _note_mark(self, mark: Any) -> None:
         """The store has that mark, or none. Another one than before: it was emptied."""
         if isinstance(mark, ResponseError):
-            mark = _NO_MARK  # once it can be read again it is another one
+            mark = _NO_MARK
         if self._mark is None:
             self._mark = mark
         elif mark != self._mark:

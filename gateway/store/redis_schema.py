@@ -8,7 +8,8 @@ An entry of a session is a `ReplicaUpdate`: what the server cannot be asked for 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from importlib.metadata import version
 from typing import Annotated, Final
@@ -19,11 +20,12 @@ from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import apart
-from gateway.store.redis_command_queue import Ending, Lasts, Read
+from gateway.store.redis_command_queue import Command, Ending, Read, asking_lasts, read_in, reading
 from gateway.store.redis_connection import Pipeline, StoreState
 from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX
 
+_ENTRIES_MAX: Final = 100_000  # of one key; the oldest go first
 _VERSION: Final = version("taskgate").encode()
 
 
@@ -99,7 +101,7 @@ class RedisStore(Pipeline):
         digest = blake2b(digest_size=16)
         for part in (_VERSION, self._servers[server], *parts):
             digest.update(b"%d:%b" % (len(part), part))
-        return f"taskgate:{digest.hexdigest()}:{kind}"
+        return f"taskgate:{{1}}:{digest.hexdigest()}:{kind}"  # one slot of a cluster: scripts name several keys
 
     def put(self, key: Key, server: bytes) -> None:
         """Keep the value of a session. The identity does not count."""
@@ -107,13 +109,25 @@ class RedisStore(Pipeline):
             self.waiting.put(name, server)
             self.soon()
 
-    def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = (), owed: bool = False) -> None:
-        """Take the entries in `old` out, then add those in `new`. What is `owed` is not among what is told again."""
+    def add(
+        self,
+        key: Key,
+        new: Iterable[bytes],
+        old: Iterable[bytes] = (),
+        owed: bool = False,
+        kept_s: float = 0.0,
+        most: int = _ENTRIES_MAX,
+    ) -> None:
+        """Take the entries in `old` out, then add those in `new`; keep `most`. What is `owed` is not told again.
+
+        They are kept for `kept_s` at least, or as those of a session.
+        """
         if (name := self.name_of_entries(key)) is not None:
+            kept_ms = int(kept_s * 1000) or self.entries_ms
             if owed:
-                self.waiting.end(Ending(name, tuple(new), tuple(old)))
+                self.waiting.end(Ending(name, tuple(new), tuple(old), kept_ms, most))
             else:
-                self.waiting.add(name, list(new), list(old))
+                self.waiting.add(name, list(new), list(old), kept_ms, most)
             self.soon()
 
     def drop(self, key: Key) -> None:
@@ -122,38 +136,39 @@ class RedisStore(Pipeline):
             self.waiting.end(Ending(name))
             self.soon()
 
-    async def lasts(
-        self, sets: Iterable[Key], entries: Iterable[bytes], others: Iterable[Key]
-    ) -> list[bytes | int] | None:
-        """As of `Batch.ask_lasts`; None if the store does not say it within `timeout`."""
-        names, other_names = (tuple(map(self.name_of_entries, keys)) for keys in (sets, others))
-        if self.answers_late or None in names or None in other_names:
-            return None
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                asked = self.waiting.ask_lasts(Lasts(names, tuple(entries), other_names))  # type: ignore[arg-type]
-                self.now()
-                return await asyncio.shield(asked)
-        except TimeoutError:
-            self.note_late()
-            return None
+    async def lasts(self, sets: Iterable[Key], entries: Iterable[bytes], others: Iterable[Key]) -> list[bytes] | None:
+        """As of `asking_lasts`, in lines; None if the store does not say it within `timeout`."""
+        names, other_names = ([name for key in keys if (name := self.name_of_entries(key))] for keys in (sets, others))
+        async with self._in_time():
+            return await self._ask(asking_lasts(names, entries, other_names)) if names else None
+        return None
 
     async def read(self, key: Key, after: int) -> Read | None:
         """What the store has, behind the place `after`; None if it does not say so within `timeout`."""
         value, entries = self.name_of_value(key), self.name_of_entries(key)
-        if self.answers_late or value is None or entries is None:
-            return None
         found: Read | None = None
+        async with self._in_time():
+            while value is not None and entries is not None and (found is None or not found.complete):
+                if (lines := await self._ask(reading(value, entries, after))) is None:
+                    break
+                part = read_in(lines, after)
+                found = part if found is None else part._replace(tasks=found.tasks + part.tasks)
+                after = part.place
+        return found
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """What takes longer than `timeout` ends."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                while found is None or not found.complete:
-                    asked = self.waiting.ask(value, entries, after)
-                    self.now()
-                    part = await asyncio.shield(asked)
-                    if part is None:
-                        break
-                    found = part if found is None else part._replace(tasks=found.tasks + part.tasks)
-                    after = part.place
+                yield
         except TimeoutError:
             self.note_late()
+
+    async def _ask(self, question: Command) -> list[bytes] | None:
+        if self.answers_late:
+            return None
+        asked = self.waiting.ask(question)
+        self.now()
+        found: list[bytes] | None = await asyncio.shield(asked)
         return found

@@ -21,6 +21,7 @@ class Redis:
         self.well_since = float("-inf")
         self.delay_s = 0.0  # until it answers
         self.batches = 0  # that have come
+        self.commands = 0
         self.values: dict[bytes, bytes] = {}
         self.sets: dict[bytes, dict[bytes, int]] = {}
         self._expires: dict[bytes, float] = {}
@@ -46,6 +47,7 @@ class Redis:
                 connection.go_on()
 
     def run(self, name: bytes, given: list[bytes]) -> Answer:
+        self.commands += 1
         for key in [key for key, at in self._expires.items() if at <= self.loop.time()]:
             del self._expires[key]
             self.values.pop(key, None)
@@ -71,16 +73,27 @@ class Redis:
     def _unlink(self, *keys: bytes) -> Answer:
         return sum(held.pop(key, None) is not None for key in keys for held in (self.values, self.sets))
 
-    def _entries(self, key: bytes, after: bytes, count: bytes, size: bytes) -> Answer:
-        out = list[Answer]()
-        for member, place in sorted(self.sets.get(key, {}).items(), key=lambda item: item[1]):
-            if place > int(after):
-                out += [member if len(member) <= int(size) else b"", b"%d" % place]
-        return out[: 2 * int(count)]
+    def _read(self, value: bytes, key: bytes, after: bytes, count: bytes) -> Answer:
+        places = sorted(self.sets.get(key, {}).items(), key=lambda item: item[1])
+        found = [(member, place) for member, place in places if place > int(after)][: int(count)]
+        last = b"%d" % found[-1][1] if found else b""
+        lines = [self.values.get(value, b""), last, *(member for member, _ in found)]
+        return b"\n".join(line if len(line) <= 4096 else b"" for line in lines)
 
-    def _eval(self, script: bytes, _: bytes, *given: bytes) -> Answer:
+    def _lasts(self, keys: tuple[bytes, ...], asked: tuple[bytes, ...]) -> Answer:
+        lines = list[bytes]()
+        for key, entry in zip(keys, asked, strict=False):
+            entries = self.sets.get(key, {})
+            left_ms = round((self._expires[key] - self.loop.time()) * 1000) if entries else -2
+            lines += [max(entries, key=entries.__getitem__, default=b""), b"%d" % left_ms]
+            lines += [b"1" * (entry in self.sets.get(other, {})) for other in keys[len(asked) :]]
+        return b"\n".join(lines)
+
+    def _eval(self, script: bytes, count: bytes, *given: bytes) -> Answer:
+        if b"ZSCORE" in script:
+            return self._lasts(given[: int(count)], given[int(count) :])
         if b"ZADD" not in script:
-            return self._entries(*given)
+            return self._read(*given)
         if self.state == "full":
             return _FULL
         return self._add(*given)
@@ -96,10 +109,13 @@ class Redis:
             place += 1
         for member in sorted(entries, key=entries.__getitem__)[: -int(most)]:
             del entries[member]
-        if entries:
+        if not entries:
+            self.sets.pop(key, None)
+            self._expires.pop(key, None)
+        else:
             self.sets[key] = entries
-            self._expires[key] = self.loop.time() + int(ms) / 1000
-        return None
+            self._expires[key] = max(self._expires.get(key, 0.0), self.loop.time() + int(ms) / 1000)
+        return b"OK"
 
 
 class _Connection(asyncio.Protocol):

@@ -13,14 +13,18 @@ from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.task import Stamp
 from gateway.mcp.task_observations import Observation
+from gateway.owners.ids_in_messages import Made
 from gateway.store.redis_command_queue import READ_AT_ONCE
 from gateway.store.redis_connection import StoreState
 from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone
+from gateway.store.shared_owners import SharedOwn
 from gateway.store.shared_tasks import SharedSession, SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 
 A: Final = ServerKey("a")
+ADA: Final = Key(A, b"target", b"hers", b"ada", b"kin", True)
+EVE: Final = Key(A, b"target", b"another", b"eve", b"kin", True)
 KEY: Final = Key(A, b"target", b"session", b"identity")
 SETTINGS: Final = config.StoreSettings(url=f"redis://127.0.0.1:{STORE_PORT}")
 BACK_S: Final = 2.0
@@ -64,6 +68,10 @@ class Rig:
     def see(self, *task_ids: str, key: Key = KEY) -> None:
         for task_id in task_ids:
             self.sessions.observe(key, Observation(made=task_id, method="tools/call"))
+
+    def own(self) -> SharedOwn:
+        """The owners of tasks, at one more replica."""
+        return SharedOwn(self.index, self.sessions.now, lambda *_: None, self.store)
 
     def lose(self, task_id: str) -> None:
         asked = self.sessions.now()
@@ -236,6 +244,62 @@ async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> Non
     await rig.start()
     few = await turns(rig, 1)
     assert await turns(rig, READ_AT_ONCE - 1) >= few + 5
+
+
+@on_a_clock_of_its_own
+async def test_others_get_their_turn_while_a_replica_learns_whose_tasks_are(rig: Rig) -> None:
+    """An owner of 9,500 tasks took turns of 60 ms, and 57,000 commands."""
+    await rig.start()
+    one, other = rig.own(), rig.own()
+    owners, names = one.owners_of(ADA), [f"t-{number}" for number in range(1000)]
+    for number, name in enumerate(names):
+        one.make(A, owners, Made(name, 60.0))
+        if number % 100 == 0:
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
+    before = rig.redis.commands
+    with patch.object(rig.loop, "select", wraps=rig.loop.select) as select:
+        assert await other.learn(owners)
+    assert all(other.owns(owners, name) for name in names)
+    assert select.call_count >= len(names) / 50
+    assert rig.redis.commands - before <= 30, "each batch of questions has a command that reads the mark"
+
+
+@on_a_clock_of_its_own
+async def test_a_task_that_is_made_again_while_the_store_is_asked_is_its_last_makers(rig: Rig) -> None:
+    """The answer was of the time before: the earlier owner had the task again."""
+    await rig.start()
+    far, here = rig.own(), rig.own()
+    adas, eves = far.owners_of(ADA), far.owners_of(EVE)
+    far.make(A, adas, Made("same", 60.0))
+    await asyncio.sleep(1)
+    rig.redis.delay_s = 0.05
+    asking = asyncio.ensure_future(here.owns_now(adas, ["same"]))
+    await asyncio.sleep(0.02)
+    here.make(A, eves, Made("same", 60.0))
+    await asking
+    assert here.owns(eves, "same") and not here.owns(adas, "same")
+
+
+@on_a_clock_of_its_own
+async def test_the_store_keeps_a_task_for_its_time_and_half_as_long_again(rig: Rig) -> None:
+    """It kept each for two days: 42 MB for 26,500 tasks of a minute. No replica knows one for longer than the store."""
+    await rig.start()
+    one, other, kept_s = rig.own(), rig.own(), 3720.0
+    owners = one.owners_of(ADA)
+    one.make(A, owners, Made("t-1", 60.0))
+    await asyncio.sleep(1)
+    for left_s in (1.5 * kept_s, 0.2 * kept_s):
+        for key in rig.redis.sets:
+            assert 0.9 * left_s < rig.redis._expires[key] - rig.loop.time() <= left_s
+            rig.redis._expires[key] = rig.loop.time() + 0.2 * kept_s
+    assert await other.owns_now(owners, ["t-1"])
+    [making] = other.makings.values()
+    assert making.until - rig.loop.time() < 0.2 * kept_s
+    other.note(owners, ["t-1"], rig.sessions.now())  # it is shown: the time begins anew
+    await asyncio.sleep(1)
+    assert 0.9 * kept_s < making.until - rig.loop.time() <= kept_s
+    assert all(rig.redis._expires[key] - rig.loop.time() > 1.4 * kept_s for key in rig.redis.sets)
 
 
 # ---- what counts ----
