@@ -171,6 +171,18 @@ def test_the_readme_says_first_what_it_is_for_whom_it_is_not_and_how_to_get_it()
     assert "```python" in text.partition("| | requests you send |")[2].partition("\n## ")[0]
 
 
+def test_the_documents_can_be_read_in_two_hours() -> None:
+    """A bar of a table is no word."""
+    words = [
+        word for path in (ROOT / "docs").glob("*.md") for word in path.read_text().split() if re.search(r"\w", word)
+    ]
+    assert len(words) <= 20_000
+
+
+def test_a_gap_in_the_numbers_of_the_design_is_explained() -> None:
+    assert "A number that is missing was that of a rule that is gone" in DESIGN.read_text()
+
+
 def test_contributing_is_short_and_the_files_and_targets_that_it_names_are_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert len(text.split()) <= 1500
