@@ -305,7 +305,7 @@ class Oracle:
         """Whether a failure is an odd answer to one of the gateway's own requests, as it came."""
         status, code = wrong(own.outcome)
         is_stale = "cursor" in own.params and status not in (429, 503)  # that is what it is taken for (DESIGN 6.11)
-        if is_stale or not own.outcome.startswith(("code", "status")):
+        if is_stale or not own.outcome.startswith(("code", "status", "stale")):
             return False
         told, text = (None, "") if outcome.error is None else (outcome.error["code"], outcome.error["message"])
         if status and text.endswith(f"the upstream answered {status}"):  # on a stream that has begun

@@ -76,6 +76,10 @@ FOUND = {
     "a task is gone, says the response to a request that was not read": History(
         Setting(tasks="ww"), (Delete(), Query(), Wait(), Get(which=1, form="bomb"), Delete())
     ),
+    "a task is gone, and a page that was read before comes later": History(
+        Setting(delays=((0, 40), (0, 1), (0, 1)), tasks="w"),
+        (Query(), Wait(5), Delete(), Get(), Wait(40), Query(), Wait()),
+    ),
     "a task is in a response with NaN": History(Setting(order="nothing"), (Fault(kind="nan"), Create(), Wait())),
     "a task has changed, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible"), Get(method="tasks/cancel"), Wait())

@@ -26,6 +26,9 @@ FAULTS: Final = faults({
         r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
     ),
     "an error marks nothing": (r"self\.index\.get\(task_id\) is not None or (?=\(is_asking and )", "False and "),
+    "an error about a task that the index lacks marks nothing, though own requests are under way": (
+        r"\(is_asking and (?=len)", "(False and "
+    ),
     "a task that the index lacks is asked for only if a page shows it": (
         r"\(\w+\.seen or (self\.index\.get\(\w+\))\)", r"\1"
     ),
@@ -134,6 +137,9 @@ FINDERS: Final[dict[str, int | str]] = {
     "an answer that need not be read marks nothing": "a task has changed, says a response that is no JSON",
     "a mark is made at the request, not at the answer": "a task is made while all pages are read",
     "an error marks nothing": 117,
+    "an error about a task that the index lacks marks nothing, though own requests are under way": (
+        "a task is gone, and a page that was read before comes later"
+    ),
     "a task that the index lacks is asked for only if a page shows it": 5,
     "a client that is told the same renews the task as of when it is told": (
         "a client is told long after it asked that a task is as it was"
