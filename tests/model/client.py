@@ -183,6 +183,9 @@ class Client:
         raise Violation("unanswered", f"initialize: {exchange.status}")
 
     async def act(self, event: h.Event) -> None:
+        if self._setting.renews and self.session.ended is None:
+            self._upstream.renew(self._number, cookie=True)
+            self.session = self._upstream.latest[self._number]
         match event:
             case h.Create():
                 task = {} if event.ttl is None else {"ttl": event.ttl}

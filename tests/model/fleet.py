@@ -37,7 +37,7 @@ def as_fleet(history: h.History, seed: int) -> h.History:
     rng = random.Random(-seed)
     plain = {f: getattr(h.USUAL, f) for f in ("tasks_max", "sessions_max", "memory_bytes_max", "idle_timeout")}
     interval = min(history.setting.full_crawl_interval, 640)
-    setting = replace(history.setting, full_crawl_interval=interval, ids_again=None, **plain)
+    setting = replace(history.setting, full_crawl_interval=interval, ids_again=None, renews=False, **plain)
     events: list[h.Event] = []
     for event in history.events:
         if isinstance(event, h.Flood | h.Renew):

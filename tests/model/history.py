@@ -38,7 +38,9 @@ class Setting(_Shown, frozen=True):
     sessions_max: int = ROOM
     memory_bytes_max: int = 2**30
     idle_timeout: int = 230_400
-    order: str = "appends"  # prepends, updated (last first), random (another order in each crawl), nothing (FastMCP)
+    order: str = "appends"
+    """Or prepends, updated (last first), random (another order in each crawl), nothing (FastMCP), ids: pages are cut
+    from everybody's tasks in the order of their ids, and then others' are left out."""
     cursors: str = "place"  # last (the last task's id, as in the SDKs), offset
     per_page: int = 2
     always_next: bool = False  # a full page names a next one, even if that is empty
@@ -59,11 +61,12 @@ class Setting(_Shown, frozen=True):
     busy: int = 0  # it serves one request of a session at a time: the status that others get
     lacks: int = 0  # it has no routes for GET and DELETE: their status
     balanced: bool = False  # a balancer sets its cookie anew with each answer
+    renews: bool = False  # the server sets its own cookie anew, again and again
 
     @property
     def lists_all(self) -> bool:
         """Whether every crawl lists a task that was listed before, though the gateway was not told of it."""
-        return self.order in ("appends", "prepends", "random") and self.cursors != "offset"
+        return self.order in ("appends", "prepends", "random", "ids") and self.cursors != "offset"
 
     @property
     def evicts(self) -> bool:
@@ -252,7 +255,7 @@ PUT_OFF: Final = ("429 in 0", "429 in 1", "429 in 1", "429 in 3", "503 in 1", "4
 REFUSALS: Final = ("401", "403", "403", "403", "404", "429", "500")
 ODD: Final = ("nan", "nan", "bom", "illegible", "latin", "gzip", "short", "half", "stall", "resume", "encoded", "large")
 CODES: Final = (-32700, -32601, -32601, -32600, -32603, -32602, -32002, -32000, -32001, -32050, 0, 7)
-ODD_SETTINGS: Final = ("empty", "busy", "lacks", "balanced")
+ODD_SETTINGS: Final = ("empty", "busy", "lacks", "balanced", "renews")
 WRONG: Final = (204, 302, 400, 401, 403, 404, 404, 405, 409, 410, 422, 500, 502, 503)
 EMPTY: Final = ("refused", "restarts", "again", "page")
 """What a cursor that is empty is: the end, refused, or followed by the list again, or by nothing and once more the
@@ -324,6 +327,9 @@ def _with_odd(history: History, name: str) -> History:
     for _ in range(rng.choice((1, 2, 4, 8))):
         at = rng.randrange(len(events) + 1)
         events[at:at] = rng.choices(_ODD_ONES, (8, 3, 1, 1), k=1)[0](rng)
+    setting = replace(setting, renews=rng.random() < 0.1)
+    if rng.random() < 0.1:
+        setting = replace(setting, order="ids", cursors="place")
     return History(sensible(setting), tuple(events))
 
 

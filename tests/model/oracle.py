@@ -304,7 +304,8 @@ class Oracle:
     def _is_told(outcome: Outcome, own: Own) -> bool:
         """Whether a failure is an odd answer to one of the gateway's own requests, as it came."""
         status, code = wrong(own.outcome)
-        is_stale = "cursor" in own.params and status not in (429, 503)  # that is what it is taken for (DESIGN 6.11)
+        is_error = status not in (429, 503) and (status >= 400 or not status)
+        is_stale = is_error and "cursor" in own.params  # that is what it is taken for (DESIGN 6.11)
         if is_stale or not own.outcome.startswith(("code", "status", "stale")):
             return False
         told, text = (None, "") if outcome.error is None else (outcome.error["code"], outcome.error["message"])
@@ -504,7 +505,7 @@ class Oracle:
         named = asked.criteria.ids is not None and self.setting.knows_get and self.lists_all  # pages may cost less
         # The order of creation is told from timestamps.
         in_order = all(one.created <= other.created for one, other in pairwise(asked.session.truths))
-        is_read = self.setting.order == "random" and self.lists_all  # by a crawl: it is in no order
+        is_read = self.setting.order in ("random", "ids") and self.lists_all  # by a crawl: it is in no order
         return ((self._appends and in_order) or is_read or named) and truth.born.time < asked.oldest
 
     def _check_as_of(

@@ -30,6 +30,7 @@ _LONG_AGO_S: Final = 5000.0  # that the tasks of a setting were made before the 
 _LATE_S: Final = 5.0  # until a notification that is late, behind a line that has stalled, has come
 _PATIENCE_S: Final = 4000.0  # for what is under way when the events are over
 _BASE: Final = config.for_upstream(f"http://127.0.0.1:{PORT}/mcp", f"127.0.0.1:{GATEWAY_PORT}", None)
+_OF_HISTORIES: Final = ("the upstream is down", "each request is another caller")
 _GATEWAY: Final = str(Path(gateway.__file__).parent)
 
 DRAWN: Final = Counter[tuple[str, str]]()
@@ -97,8 +98,8 @@ class _Log(logging.Handler):
         self.records: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        # What a history did to the store, or to the upstream.
-        if record.name != "taskgate.store" and record.getMessage() != "the upstream is down":
+        # What a history did to the store, or to the upstream, or a server that renews its cookie again and again.
+        if record.name != "taskgate.store" and record.getMessage() not in _OF_HISTORIES:
             self.records.append(logging.Formatter().format(record))
 
 

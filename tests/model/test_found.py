@@ -106,6 +106,9 @@ FOUND = {
     "a token is renewed after a task was made": History(
         Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Renew(), Wait(), Query())
     ),
+    "a client starts again after a task was made": History(
+        Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Renew(restarts=True), Wait(), Query())
+    ),
     "what was asked by id before a session was found too large is shown after it": History(
         Setting(tasks_max=3, tasks="www"),
         (Query(), Create(), Wait(), Query(ids=(7,)), Wait(), Delete(which=7), Create(), Query(), Wait(),

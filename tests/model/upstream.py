@@ -40,6 +40,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 from zlib import crc32
 
@@ -86,6 +87,7 @@ _REASONS: Final = {
 }  # fmt: skip
 _DENIALS: Final = (INVALID_PARAMS, -32002)  # codes: of the gateway's `tasks/get` they are no fault, but an answer
 _STATUS_AND_CODE: Final = re.compile(r"(status \d+) .*")
+_STRANGERS: Final = 12  # tasks of others, in a list that is cut from everybody's
 _EMPTY: Final = b',"nextCursor":""'
 _OF_CLIENTS: Final = ("encoded", "large", "illegible", "short", "gzip", "resume", "404")
 
@@ -515,7 +517,7 @@ class Upstream:
     def _note_own(self, connection: "Connection", session: ServerSession, message: Json, by: int) -> Own:
         own = Own(connection, session, message["id"], message["method"], message["params"], self.moments.now(), by)
         waiting = (o for o in self.own if o.ended is None and not o.connection.is_left)
-        same = [o for o in waiting if o.session is session and o.method == own.method]
+        same = [o for o in waiting if o.session is session and o.method == own.method and o.id != own.id]
         once = session.ended is None and not connection.is_left and not self.setting.evicts
         if self.asks_once and once and any(o.params == own.params for o in same):
             self.fail(Violation("asked twice", f"{own.method} {own.params} is being asked already"))
@@ -642,33 +644,34 @@ class Upstream:
         elif cursor is None:
             self._shuffles += 1
         shuffle = cursor.partition("|")[0] if cursor is not None else str(self._shuffles)
-        truths = (
-            []
-            if setting.order == "nothing"
-            else sorted(session.alive(), key=lambda t: self._place(session, t, shuffle))
-        )
+        rows: list[tuple[tuple[int, ...], Truth | None]] = []
+        if setting.order != "nothing":
+            rows = [(self._place(session, truth, shuffle), truth) for truth in session.alive()]
+        if setting.order == "ids":
+            rows += [((crc32(b"%d" % number), -1), None) for number in range(_STRANGERS)]
+        rows.sort(key=itemgetter(0))
         start = 0
         if cursor is not None:
             last = cursor.partition("|")[2]
             if setting.cursors == "offset":
                 start = int(last)
             elif setting.cursors == "last":
-                ids = [t.id for t in truths]
+                ids = [truth and truth.id for _, truth in rows]
                 if last not in ids:
                     raise Refusal(INVALID_PARAMS, "Invalid cursor")
                 start = ids.index(last) + 1
             else:
-                place = tuple(map(int, last.split(",")))
-                start = sum(self._place(session, t, shuffle) <= place for t in truths)
-        page = truths[start : start + setting.per_page]
+                start = sum(place <= tuple(map(int, last.split(","))) for place, _ in rows)
+        cut = rows[start : start + setting.per_page]
+        page = [truth for _, truth in cut if truth is not None]
         if own is not None:
             own.shown, own.crawl, own.read = tuple(page), shuffle, self.moments.now()
         following = b""
-        if len(page) == setting.per_page and (setting.always_next or len(truths) > start + len(page)):
+        if len(cut) == setting.per_page and (setting.always_next or len(rows) > start + len(cut)):
             text = {
-                "offset": lambda: str(start + len(page)),
+                "offset": lambda: str(start + len(cut)),
                 "last": lambda: page[-1].id,
-                "place": lambda: ",".join(map(str, self._place(session, page[-1], shuffle))),
+                "place": lambda: ",".join(map(str, cut[-1][0])),
             }[setting.cursors]()
             following = b',"nextCursor":%b' % msgspec.json.encode(f"{shuffle}|{text}")
             if setting.empty == "page" and setting.order in ("appends", "prepends") and text in ("1", "-1"):
@@ -686,6 +689,8 @@ class Upstream:
                 return (-number,)
             case "updated":
                 return (-truth.state.updated, -number)
+            case "ids":
+                return (crc32(truth.id.encode()), number)
         return (crc32(f"{shuffle} {truth.id}".encode()), number)
 
 

@@ -36,6 +36,7 @@ FAULTS: Final = faults({
     "a notification that says the same renews the task": (r"\w+\.told\.as_of(?= if asked is None else)", "now"),
     "a result that makes a task marks nothing": (r"\(mark := self\.mark\(\w+, now, m.*?\)\)", "(mark := None)"),
     "the method of the request that made a task is forgotten": (r"(?<=now, method=)method(?=\)\) is not)", "None"),
+    "a new session finds no task again": (r"(?<=if )key\.has_credentials(?= and self\._find_again)", "False"),
     "a renewed token finds no task again": (r"(?<=if )key\.session(?=:\n\s+owners\.)", "False"),
     # ---- which answer is newer ----
     "of two answers that overlap the last one is believed": (r"(?<=if )told\.asked > before\.told\.came(?=:)", "True"),
@@ -93,7 +94,6 @@ FAULTS: Final = faults({
 })  # fmt: skip
 
 RACES: Final = faults({
-    "a new session finds no task again": (r"(?<=if )key\.has_credentials(?= and self\._find_again)", "False"),
     "a page that passes marks nothing": (r"\[\*map\(_state, \w+\)\]", "[]"),
     "a task that a crawl omits is gone": (r"(?<=if )may_be_there(?=:)", "False"),
     "another life of an id is the same task": (r"before\.created != task\.created or (?=\(was_made)", ""),
@@ -122,7 +122,6 @@ FLEET: Final = faults({
 })  # fmt: skip
 
 FINDERS: Final[dict[str, int | str]] = {
-    "a new session finds no task again": 54,
     "a page that passes marks nothing": 181,
     "a task that a crawl omits is gone": 97,
     "another life of an id is the same task": 2,
@@ -131,7 +130,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "of the live tasks only those that work are asked for": 157,
     "a crawl confirms all tasks from when it ended, not from when it began": 23,
     "full_crawl_interval is ignored": 46,
-    "what several queries wait for ends with the first of them that leaves": 4,
+    "what several queries wait for ends with the first of them that leaves": 33,
     "a request that was put off is not repeated": 0,
     "notifications mark nothing": 5,
     "an answer that need not be read marks nothing": "a task has changed, says a response that is no JSON",
@@ -147,6 +146,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "a notification that says the same renews the task": "a notification says late what was so before",
     "a result that makes a task marks nothing": 16,
     "the method of the request that made a task is forgotten": 16,
+    "a new session finds no task again": "a client starts again after a task was made",
     "a renewed token finds no task again": "a token is renewed after a task was made",
     "of two answers that overlap the last one is believed": "of two answers that overlap the last one is the older",
     "two answers that overlap and differ mark nothing": "of two answers that overlap the first one is the older",
