@@ -204,8 +204,10 @@ def _check(given: "argparse.Namespace") -> None:
 def _read(given: "argparse.Namespace", in_force: "config.Config | None" = None) -> "config.Config":
     import msgspec
 
-    from gateway.config import for_upstream, load
+    from gateway.config import ConfigError, for_upstream, load
 
+    if in_force is not None and not given.check and given.config.is_fifo():  # it would be waited for
+        raise ConfigError(f"{given.config}: a pipe cannot be read again")
     settings = load(given.config, in_force) if given.config else for_upstream(given.upstream, given.listen, given.admin)
     log = msgspec.structs.replace(settings.log, level=given.log_level or settings.log.level)
     return msgspec.structs.replace(settings, log=log)

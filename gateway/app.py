@@ -277,6 +277,8 @@ async def run(config: Config, read: Callable[[Config], Config] | None, hangups: 
         loop.add_signal_handler(number, ended.set)
 
     def hang_up() -> None:
+        if ended.is_set():
+            return  # what ends begins nothing anew
         _notify("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
         if read is None:
             log.info("SIGHUP does nothing: there is no configuration file to read again")

@@ -1,5 +1,6 @@
 """What a reload changes, and what outlives it (DESIGN 8.6); several upstreams, and which one is chosen (DESIGN 8.4)."""
 
+import os
 import re
 import signal
 import sys
@@ -130,8 +131,13 @@ async def test_sighup_with_a_bad_file_changes_nothing_and_says_so(gateways: Gate
             assert (await rig.ask(post(filtered()))).status == 200
             assert (await rig.gateway.metrics())["taskgate_config_last_reload_successful", ()] == 0
         gateway.file.unlink()
+        os.mkfifo(gateway.file)  # to open one waits for a writer: the gateway stood still, for good
         gateway.signal(signal.SIGHUP)
-        assert (await logged(gateway, "cannot be read"))["level"] == "error"
+        assert (await logged(gateway, "a pipe cannot be read again"))["level"] == "error"
+        assert (await rig.ask(post(filtered()))).status == 200
+        gateway.file.unlink()
+        gateway.signal(signal.SIGHUP)
+        assert (await logged(gateway, "cannot be read: No such file"))["level"] == "error"
         assert (await rig.ask(post(filtered()))).status == 200
         gateway.renew({**good, "index": {"page_size": 1}})
         await logged(gateway, "reloaded")
