@@ -56,7 +56,10 @@ _OF_BALANCERS: Final = re.compile(
 _QUOTED: Final = re.compile(rb'[^"=\\]*="[^"\\]*"')  # a cookie whose value is between quotes, for every reader
 _CREDENTIALS: Final = (b"authorization", b"cookie")  # the first that is there has the rate limit
 _OF_ONE_TOKEN: Final = (b"bearer", b"basic")  # schemes: servers read no word behind their token
-_NO_TOKEN: Final = re.compile(rb"(?:bearer|basic(?:[ \t]+Og==)?|dpop|token|apikey)?", re.IGNORECASE)  # ":" in base 64
+# ":" in base 64, and what programs write that have no token.
+_NO_TOKEN: Final = re.compile(
+    rb"(?:bearer(?:[ \t]+(?:undefined|null|none))?|basic(?:[ \t]+Og==)?|dpop|token|apikey)?", re.IGNORECASE
+)
 # Fields that prove, or pay for, a single request (RFC 9449, RFC 9421, RFC 9635, oauth2-proxy, x402), and schemes of
 # `Authorization` that do, draft-ryan-httpauth-payment included; so does a value with a parameter that only they have.
 _PROOFS: Final = (

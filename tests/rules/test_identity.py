@@ -165,7 +165,19 @@ def test_signatures_of_single_requests_fill_no_bucket_of_their_own() -> None:
 
 NONE = [
     (b"Authorization", v)
-    for v in (b"", b" ", b"Bearer", b"bearer ", b"Basic", b"Basic Og==", b"DPoP", b"Token", b"ApiKey")
+    for v in (
+        b"",
+        b" ",
+        b"Bearer",
+        b"bearer ",
+        b"Bearer undefined",
+        b"Bearer null",
+        b"Basic",
+        b"Basic Og==",
+        b"DPoP",
+        b"Token",
+        b"ApiKey",
+    )
 ] + [(b"Cookie", v) for v in (b"", b";", b"; ;", b"sid=", b'sid=""', b"sid=; other= ")]
 SOME = [
     (b"Authorization", v) for v in (b"Bearer t", b"Basic OTo=", b"s3cret", b"Token t", b"Bearer , a", b"Basic Og==t")
