@@ -19,10 +19,11 @@ from gateway.config import Config
 from gateway.downstream.client_request import ClientGone
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, without_frames
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.client_message import ClientMessage
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Metrics
-from gateway.refresh.query_answer import Answerer
+from gateway.query.list_request import ListRequest, read
+from gateway.refresh.query_answer import PASSES, Answerer, Passes
 from gateway.relay import error_response
 from gateway.relay.body_pump import relay
 from gateway.relay.http_caller import Admission, HttpCaller, HttpReply
@@ -51,26 +52,30 @@ class Proxy:
         self.heads = self._admission.heads
         own, bytes_max = sessions.own, config.limits.inspected_body_bytes_max
         self._own = None if own is None else OwnTasksGuard(own, sessions, bytes_max)
+        self._reads = guards is not None or own is not None, own is not None  # what is read of messages
         self._answerer = Answerer(sessions, config.index, metrics, asyncio.get_running_loop().time)
 
     async def handle(self, exchange: Exchange) -> None:
         """One request of a client, from its head to the end of its response."""
         began_at, kind = perf_counter(), "refused"  # uvloop's own clock ticks once a millisecond
         caller: HttpCaller | None = None
-        message: Message | None = None
+        message: ClientMessage | None = None
         failed: GatewayError | None = None
         try:
             caller = self._admission.caller_of(exchange)
             caller.pool.clients += 1
             may_carry = caller.may_carry or self._own is not None
-            message = await exchange.request.read_message(may_carry, self._limits.inspected_body_bytes_max)
+            bytes_max = self._limits.inspected_body_bytes_max  # no name holds the body, which is large perhaps
+            message = await read(await exchange.request.read_body(may_carry, bytes_max), *self._reads)
             if self._guards is not None:
-                exchange.cost = cost = self._guards.admit(exchange.request, message, caller)
+                unread = exchange.request.taken if message is None and exchange.request.is_post_for_stream else None
+                exchange.cost = cost = self._guards.admit(message, unread, caller.rate_limit_key)
+                exchange.request.replace_body(self._guards.lowered(message, exchange.request.taken))
                 if cost is not None:
                     await cost.turn()
             owners = [] if self._own is None else await self._own.check(exchange, caller, message)
-            position = None if message is None else self._answerer.position(caller, message)
-            if message is not None and position is not None:
+            position = PASSES if message is None else self._answerer.position(caller, message)
+            if isinstance(message, ListRequest) and not isinstance(position, Passes):
                 kind = "answered"
                 self._access_log.began(message, exchange)
                 if await self._answerer.answer(HttpReply(exchange, caller), caller, message, position):
@@ -78,7 +83,7 @@ class Proxy:
             kind, message = "relayed", exchange.relayed(message)
             self._metrics.upstream_request(caller.upstream.name, exchange.method_of(message))
             if self._own is None:
-                misspelt = () if message is None else self._answerer.misspelt(caller, message)
+                misspelt = position.misspelt if isinstance(position, Passes) else ()
                 watch = Interceptor(exchange, caller, message, self._sessions, misspelt)
             else:
                 watch = OwnTasksInterceptor(exchange, caller, message, self._sessions, owners)

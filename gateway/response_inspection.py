@@ -21,7 +21,7 @@ from gateway.errors import REFUSALS
 from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
 from gateway.http.header_fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.client_message import ClientMessage
 from gateway.relay.body_taps import Inspector
 from gateway.relay.http_caller import HttpCaller
 from gateway.tasks.exchange_observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
@@ -32,7 +32,7 @@ log = logging.getLogger("taskgate.request")
 
 # One of these stands in every event of interest. `\u` and `\/`: with escapes a name may be written in many ways.
 _MARKS: Final = (b"tasks/status", b'"error"', b"\\u", b"\\/", b"data: [", b"data:[")
-_AWAITED: Final = (*_MARKS, b'"result"')
+AWAITED: Final = (*_MARKS, b'"result"')
 
 
 class Interceptor:
@@ -44,7 +44,7 @@ class Interceptor:
         self,
         exchange: Exchange,
         caller: HttpCaller,
-        message: Message | None,
+        message: ClientMessage | None,
         sessions: Sessions,
         misspelt: tuple[str, ...] = (),
     ) -> None:
@@ -92,24 +92,20 @@ class Interceptor:
             return None
         if pending is PLAIN:
             return Inspector(self._message, self._unread, _MARKS)
-        return Inspector(self._message, self._unread, _AWAITED, pending.may_edit and not caller.proof)
+        return Inspector(self._message, self._unread, AWAITED, pending.may_edit and not caller.proof)
 
     def _metadata(self, data: bytes) -> bytes:
         move = self._caller.move
         return move.document(data) if move is not None and is_resource_metadata(data) else data
 
     def _message(self, data: bytes) -> bytes:
-        pending, exchange = self._pending, self._exchange
-        if (task_id := pending.task_id) is not None and pending.is_success(data):
-            exchange.task_id = task_id
-            self._sessions.name(self._caller.key, pending, data, self._caller.is_unique)
-            if not self._caller.is_unique:
-                self._caller.accept()
-            return data
-        intercepted = pending.message(data)
+        return self._told(self._pending.message(data))
+
+    def _told(self, intercepted: Intercepted) -> bytes:
+        """Take in what a message tells, and return it as the client is to see it."""
         if intercepted.response is not None:
-            exchange.error_code = jsonrpc.error_code(intercepted.response)
-            exchange.task_id = intercepted.task_id or exchange.task_id
+            self._exchange.error_code = jsonrpc.error_code(intercepted.response)
+            self._exchange.task_id = intercepted.task_id or self._exchange.task_id
         self._take_in(intercepted)
         return intercepted.seen
 

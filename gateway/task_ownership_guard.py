@@ -14,23 +14,44 @@ from msgspec import Raw
 from gateway.downstream.exchange import Exchange
 from gateway.errors import Ambiguous, NoTasks, Unclear, UnknownTask, UpstreamBroken
 from gateway.http.header_fields import EVENT_STREAM
-from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
-from gateway.mcp.sse import EVERY
-from gateway.owners.ids_in_messages import GUARD, OF_TASKS, Made, asked_for
+from gateway.mcp import ids_in_messages, jsonrpc
+from gateway.mcp.client_message import ClientMessage
+from gateway.mcp.ids_in_messages import OF_TASKS, Made, is_other_json
 from gateway.owners.task_ids_seen_by_caller import OwnerKey
-from gateway.owners.task_owners import NO_OWNER, OwnTasks
+from gateway.owners.task_owners import GUARD, NO_OWNER, OwnTasks
 from gateway.relay.body_taps import Inspector
 from gateway.relay.http_caller import HttpCaller
-from gateway.response_inspection import Interceptor, nothing
-from gateway.tasks.exchange_observer import RESUMED
+from gateway.response_inspection import AWAITED, Interceptor, nothing
+from gateway.tasks.exchange_observer import READ_BYTES_MAX, RESUMED
 from gateway.tasks.session_indexes import Sessions
 from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.request")
 
 _MADE: Final = re.compile(rb'"task"\s*:\s*\{[^{}]*?"taskId"\s*:\s*("(?:[^"\\]|\\.)*")')
+_NAMING: Final = (*AWAITED, b"task", *ids_in_messages.FOLDING)  # one of these stands in what names a task
 _UTF_8: Final = re.compile(rb"charset\s*=\s*\"?(?:utf-8|us-ascii)\b(?!.*charset)")
+
+
+def asked_for(message: ClientMessage | None, body: bytes) -> list[object]:
+    """The ids of the tasks that a client's message is about, None for one that is no text.
+
+    Raises Ambiguous where another reader may find other ones, or a message in what is none here.
+    """
+    if message is None:
+        if jsonrpc.looks_like_messages(body) and not is_other_json(body):
+            raise Ambiguous(f"{GUARD}: a batch, or what only some readers take for a message, does not pass")
+        return []
+    if message.doubts:
+        names = ", ".join(sorted(message.doubts))
+        raise Ambiguous(f"{GUARD}: which counts? Name it once, in its own letters: {names}")
+    method = message.method or ""
+    is_of_tasks = method.startswith(OF_TASKS)
+    if method.strip().casefold().startswith(OF_TASKS) and not (is_of_tasks and message.is_request):
+        raise Ambiguous(f"{GUARD}: {method!r} is no method of MCP, or needs an id")
+    if message.related is None:
+        raise Ambiguous(f"{GUARD}: a message that names a related task must be JSON, and not huge")
+    return [*message.related, message.task_id] if is_of_tasks and method != "tasks/list" else [*message.related]
 
 
 class OwnTasksGuard:
@@ -38,7 +59,7 @@ class OwnTasksGuard:
         self._own, self._sessions, self._body_bytes_max = own, sessions, body_bytes_max
         self._has_warned = False  # of callers who cannot be told apart
 
-    async def check(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> list[OwnerKey]:
+    async def check(self, exchange: Exchange, caller: HttpCaller, message: ClientMessage | None) -> list[OwnerKey]:
         """The owners of the caller's tasks. Raises GatewayError for a request that may be about another's task."""
         request, headers = exchange.request, exchange.request.headers
         kind = b",".join(headers.all(b"content-type")).lower()
@@ -73,7 +94,12 @@ class OwnTasksInterceptor(Interceptor):
     __slots__ = ("_own", "_owners", "_request")
 
     def __init__(
-        self, exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions, his: list[OwnerKey]
+        self,
+        exchange: Exchange,
+        caller: HttpCaller,
+        message: ClientMessage | None,
+        sessions: Sessions,
+        his: list[OwnerKey],
     ) -> None:
         super().__init__(exchange, caller, message, sessions)
         assert sessions.own is not None
@@ -85,20 +111,22 @@ class OwnTasksInterceptor(Interceptor):
         if task_id is not None and response.status < 400 and not self._own.owns(self._owners, task_id):
             raise UnknownTask  # it changed hands meanwhile
         request = self._request
-        if request is not None and bytes(request.task) and response.status < 400:
-            return _Making(self._message, self._break, EVERY, edits=True, made=self._made_unread)
+        if request is not None and request.asks_task and response.status < 400:
+            made = self._made_unread
+            return _Making(self._message, self._break, _NAMING, True, True, hold_bytes_max=READ_BYTES_MAX, made=made)
         if response.head.kind == EVENT_STREAM:
-            return Inspector(self._message, self._break, EVERY, edits=True)
+            return Inspector(self._message, self._break, _NAMING, edits=True, reads_all=True)
         if chosen is None and request is not None and response.status < 400:
             return Inspector(self._message, nothing)  # it may make a task
         return chosen
 
     def _message(self, data: bytes) -> bytes:
-        if not self._own.may_pass(self._caller.key.server, self._owners, data, self._request, self._pending is RESUMED):
+        message, server = jsonrpc.parse(data), self._caller.key.server
+        if not self._own.may_pass(server, self._owners, data, message, self._request, self._pending is RESUMED):
             return b""
         if self._exchange.authenticates:
             return data
-        seen = super()._message(data)
+        seen = self._told(self._pending.read(data, message))
         return data if self._caller.proof else seen
 
     def _made_unread(self, task_id: str) -> None:

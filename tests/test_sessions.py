@@ -12,10 +12,9 @@ from gateway import config
 from gateway.caller_identity import Key, ServerKey, Who
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.capabilities import Server
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.ids_in_messages import Made
 from gateway.mcp.task import NEVER, Moment, Stamp
 from gateway.mcp.task_observations import Observation
-from gateway.owners.ids_in_messages import Made
 from gateway.owners.task_ids_seen_by_caller import Owners
 from gateway.tasks.exchange_observer import Pending, begin
 from gateway.tasks.session_indexes import CapabilityCache, Session, Sessions
@@ -184,7 +183,7 @@ def shown(session: Session, now: Moment, status: str = "working") -> bytes:
 
 
 def asked_by_client(store: Sessions, method: str) -> Pending:
-    return begin(plain.parsed(jsonrpc.request(1, method, {"taskId": "t-1"})), store.now())
+    return begin(plain.asked(jsonrpc.request(1, method, {"taskId": "t-1"})), store.now())
 
 
 @pytest.mark.parametrize(("status", "is_marked"), [("working", True), ("completed", False)])
@@ -194,7 +193,8 @@ async def test_the_result_of_a_task_is_its_end_though_the_bytes_of_the_task_stan
     store = sessions(Clock())
     session = stored(store, KEY)
     raw, asked = shown(session, store.now(), status), asked_by_client(store, "tasks/result")
-    store.name(KEY, asked, b'{"jsonrpc":"2.0","id":"1","result":{"content":[],"structuredContent":%b}}' % raw)
+    said = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":%b}}' % raw
+    store.take_in(KEY, asked.message(said))
     assert bool(session.marks) is is_marked
 
 
@@ -206,10 +206,10 @@ async def test_a_poll_that_shows_what_the_index_has_is_a_use() -> None:
     stored(store, OTHER)
     for _ in range(3):
         clock.now += 9
-        store.name(KEY, asked_by_client(store, "tasks/get"), b'{"jsonrpc":"2.0","id":"1","result":%b}' % raw)
+        store.take_in(KEY, asked_by_client(store, "tasks/get").message(b'{"jsonrpc":"2.0","id":1,"result":%b}' % raw))
     assert store.find(KEY) is session and store.find(OTHER) is None
     stored(store, OTHER)
-    store.name(KEY, asked_by_client(store, "tasks/get"), b'{"jsonrpc":"2.0","id":"1","result":%b}' % raw)
+    store.take_in(KEY, asked_by_client(store, "tasks/get").message(b'{"jsonrpc":"2.0","id":1,"result":%b}' % raw))
     stored(store, strangers(1)[0])
     assert store.find(KEY) is session and store.find(OTHER) is None
 
@@ -255,7 +255,7 @@ def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: 
 
 def outbox(channel: object = None) -> Waiter:
     reader: Any = SimpleNamespace(streaming=False, is_full=False, owe=int, channel=channel)  # it is asked nothing else
-    return Waiter(reader, Message("2.0"), Clock())
+    return Waiter(reader, b"", Clock())
 
 
 async def test_who_joins_what_its_last_reader_has_just_given_up_asks_anew() -> None:
@@ -276,11 +276,11 @@ def test_what_initialize_said_stays_while_a_client_polls_a_task_that_no_query_ha
     clock = Clock()
     store = sessions(clock)
     store.servers.note(KEY, Server(True, ("tools/call",)))
-    request = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t-1"}}')
-    assert request is not None
+    request = plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t-1"}}')
+    said = b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t-1","status":"working"}}'
     for _ in range(26 * 6):
         clock.now += 600
-        store.name(KEY, begin(request, store.now()), b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t-1"}}')
+        store.take_in(KEY, begin(request, store.now()).message(said))
     assert store.servers.get(KEY, is_use=False) is not None
 
 

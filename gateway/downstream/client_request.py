@@ -6,8 +6,6 @@ from typing import Final, Protocol
 from gateway.errors import GatewayError
 from gateway.http.header_fields import DIGESTS, EVENT_STREAM, Headers
 from gateway.http.request_parser import Head
-from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.body_stream import Body, chunk, last_chunk
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
@@ -59,8 +57,8 @@ class ClientRequest:
     def headers(self) -> Headers:
         return self.head.headers
 
-    async def read_message(self, may_carry: bool, bytes_max: int) -> Message | None:
-        """The message in the body, which is read into `taken`. None if it is none, or is not read.
+    async def read_body(self, may_carry: bool, bytes_max: int) -> bytes:
+        """The body that may be a message, which is read into `taken`. Empty if it is not read.
 
         It is read if it may carry one, of `bytes_max` at most; else `taken` is its beginning. Beyond `SMALL_BYTES_MAX`
         there must first be room for the whole body, because half-read bodies would wait for each other for ever. Raises
@@ -70,7 +68,7 @@ class ClientRequest:
             self.reservation.check(self.kept_bytes)
         if self.head.body_bytes > bytes_max or not may_carry:
             self.taken = self.body.take()
-            return None
+            return b""
         if not self.body.is_whole and not self.continued and self.minor and self.expects_continue:
             self.continued = True
             self.connection.expect_body()
@@ -81,7 +79,7 @@ class ClientRequest:
             self.reservation = Reservation(self.connection.buffers)
         if self.reservation is not None:
             self.reservation.set(self.kept_bytes + size)
-        return jsonrpc.parse(self.taken) if size <= bytes_max else None
+        return self.taken if size <= bytes_max else b""
 
     async def _read_as_it_comes(self, bytes_max: int) -> bytes:
         """The body as far as `bytes_max`, and the piece that goes beyond. Raises Overloaded."""

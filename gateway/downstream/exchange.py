@@ -7,7 +7,7 @@ from gateway.downstream.client_response import ClientResponse
 from gateway.http.header_fields import Headers
 from gateway.http.request_parser import Head
 from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.client_message import ClientMessage
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.memory_budget import SMALL_BYTES_MAX
 
@@ -29,20 +29,20 @@ class Exchange:
         self.location = b""  # where the upstream redirects to, in its own words
         self.task_id: str | None = None  # of the task that the response created
 
-    def method_of(self, message: Message | None) -> str:
+    def method_of(self, message: ClientMessage | None) -> str:
         """The method of its message, which is None where nothing was read; else that of HTTP."""
         return (None if message is None else message.method) or self.request.method.decode()
 
-    def relayed(self, message: Message | None) -> Message | None:
-        """It is relayed: what is still needed of its message. Raw members would keep the whole body in memory."""
-        request = self.request
-        self.waits_for_news = request.method == b"GET" or (message is not None and message.method == "tasks/result")
-        if message is None or len(request.taken) <= SMALL_BYTES_MAX:
-            return message
-        kept = message.redacted()
-        size_bytes = len(bytes(kept.id)) + len(kept.method or "")
-        request.kept_bytes += size_bytes if size_bytes > SMALL_BYTES_MAX else 0
-        return kept
+    def relayed(self, message: ClientMessage | None) -> ClientMessage | None:
+        """It is relayed: what is still needed of its message."""
+        self.waits_for_news = self.request.method == b"GET" or (
+            message is not None and message.method == "tasks/result"
+        )
+        if message is None:
+            return None
+        size_bytes = len(message.id) + len(message.method or "")
+        self.request.kept_bytes += size_bytes if size_bytes > SMALL_BYTES_MAX else 0
+        return message.passed()
 
     def note_error(self, piece: bytes) -> bytes:
         """Return a piece of a JSON body as it is. If it is a whole small message, note its JSON-RPC error."""

@@ -99,12 +99,12 @@ class Parser:
 
     `marks` are bytes without a line end. An event of interest has one of them in it. In one piece a limited number of
     marked events is read (see `_MARKED_MAX`), and the rest comes unread. With `reads_all`, or the marks EVERY, all of
-    them are read.
+    them are read, and capitals count as small letters.
     """
 
     __slots__ = (
-        "_first", "_has_cr", "_has_mark", "_line_ended", "_marks", "_pending", "_reads_all", "_skipping", "_unmarked",
-        "event_bytes_max",
+        "_first", "_has_cr", "_has_mark", "_line_ended", "_marks", "_pending", "_reads_all", "_skipping",
+        "_unmarked", "event_bytes_max",
     )  # fmt: skip
 
     def __init__(self, event_bytes_max: int, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
@@ -135,7 +135,7 @@ class Parser:
         if not self._skipping and (end := _last_end(pending, searched, len(pending), only_lf)) >= 0:
             unmarked, has_mark = self._unmarked, self._has_mark
             block = self._take(end)
-            events += self._split(block, self._marked(block, searched, unmarked, has_mark))
+            events += self._split(block, self._marked(self._folded(block), searched, unmarked, has_mark))
         if len(pending) > 1 and (self._skipping or len(pending) > self.event_bytes_max):
             self._skipping = True
             events.append(Event(self._take(-1), whole=False))  # the last byte may begin a blank line
@@ -147,7 +147,8 @@ class Parser:
         """The only event in a piece that came whole, as servers write them, or several of which none has a mark."""
         if not data.endswith(b"\n\n") or b"\r" in data or len(data) > min(self.event_bytes_max, LINES_MAX):
             return None
-        is_marked = any(mark in data for mark in self._marks)
+        text = self._folded(data)
+        is_marked = any(mark in text for mark in self._marks)
         if is_marked and data.find(b"\n\n") != len(data) - 2:
             return None
         has_bom, self._first, self._line_ended = self._first and data.startswith(_BOM), False, True
@@ -160,9 +161,13 @@ class Parser:
     def _search_on(self) -> None:
         """Search the new bytes for marks: to search a large event only at its end would take long."""
         if not self._has_mark and len(self._pending) - self._unmarked > _SEARCHED_AT_ONCE:
-            self._has_mark = any(self._pending.find(mark, self._unmarked) >= 0 for mark in self._marks)
+            text = self._folded(bytes(self._pending[self._unmarked :]))
+            self._has_mark = any(mark in text for mark in self._marks)
             longest = max(map(len, self._marks), default=1)
             self._unmarked = max(0, len(self._pending) + 1 - longest)
+
+    def _folded(self, data: bytes) -> bytes:
+        return data.lower() if self._reads_all else data
 
     def _take(self, end: int) -> bytes:
         taken = bytes(self._pending[:end])

@@ -11,11 +11,13 @@ from typing import Final
 import msgspec
 
 from gateway.mcp import jsonrpc, task
+from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import TaskError
 
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
 _RELATED: Final = "io.modelcontextprotocol/related-task"  # in the `_meta` of a response to `tasks/result`
+NAMING: Final = ("tasks/get", "tasks/cancel", "tasks/result")  # requests that name a task
 _TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
 _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
 _PAGE_OBJECTS_MAX: Final = 100_000  # on a page above `_SMALL_PAGE_BYTES`: each takes time and memory
@@ -51,7 +53,7 @@ class Observation(msgspec.Struct):
         return self.shown[0][0] if len(self.shown) == 1 else None
 
 
-def of_response(request: Message | None, response: Message) -> Observation | None:
+def of_response(request: ClientMessage | None, response: Message) -> Observation | None:
     """What the response to `request` says."""
     if request is not None and not request.is_observed:
         return None
@@ -59,13 +61,13 @@ def of_response(request: Message | None, response: Message) -> Observation | Non
         return _of_error(request, response)
     try:
         if request is not None and request.method == "tasks/result":
-            return _of_result(request.params, response)
+            return _of_result(request.task_id, response)
         return _of_tasks(request, response)
     except TaskError:
         return Observation(doubt=True)
 
 
-def _of_tasks(request: Message | None, response: Message) -> Observation | None:
+def _of_tasks(request: ClientMessage | None, response: Message) -> Observation | None:
     """What a result says that has a task, or several. Without the request its form tells. Raises TaskError."""
     method = None if request is None else request.method
     is_one = method in ("tasks/get", "tasks/cancel")
@@ -78,17 +80,22 @@ def _of_tasks(request: Message | None, response: Message) -> Observation | None:
             return Observation(doubt=True)
         return Observation([*map(_state, raws)], is_listed=True)
     if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), _RELATED)):
-        return _of_result(related, response)
+        return _of_result(named(related), response)
     if is_one or method is None:
         return Observation([_state(jsonrpc.without_meta(bytes(response.result)))], is_got=method == "tasks/get")
     return None
 
 
-def of_success(request: Message | None, task_id: str) -> Observation:
-    """What a success says that is not read, of the one task that its request names."""
-    if request is not None and request.method == "tasks/result":
+def of_large(request: ClientMessage | None, response: Message) -> Observation | None:
+    """What the response to `request` says that is too large to be read: a success, of the one task that is named."""
+    if request is not None and not request.is_observed:
+        return None
+    method, task_id = (None, None) if request is None else (request.method, request.task_id)
+    if task_id is None or len(response.error) or method not in NAMING:
+        return Observation(doubt=True)
+    if method == "tasks/result":
         return Observation(ended=task_id)
-    return Observation([(task_id, b"")], is_got=request is not None and request.method == "tasks/get")
+    return Observation([(task_id, b"")], is_got=method == "tasks/get")
 
 
 def of_notification(message: Message) -> Observation | None:
@@ -142,21 +149,20 @@ def has_failed(result: msgspec.Raw) -> bool:
     return bytes(jsonrpc.member(result, "isError")) == b"true"
 
 
-def _of_result(names: msgspec.Raw, response: Message) -> Observation | None:
+def _of_result(task_id: str | None, response: Message) -> Observation | None:
     """A response to `tasks/result` comes when the task has ended. Raises TaskError if its id may be another."""
-    if (task_id := named(names)) is None:
+    if task_id is None:
         return None
     if jsonrpc.REPLACEMENT in task_id:
         raise TaskError("its id may be another")
     return Observation(ended=task_id, has_failed=has_failed(response.result))
 
 
-def _of_error(request: Message | None, response: Message) -> Observation | None:
+def _of_error(request: ClientMessage | None, response: Message) -> Observation | None:
     may_deny = jsonrpc.error_code(response) in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND)
     if request is None:
         return Observation(doubt=True) if may_deny else None  # a task may be gone
-    task_id = named(request.params)
-    if task_id is None:
+    if (task_id := request.task_id) is None:
         return None
     return Observation(denied=task_id, method=request.method) if may_deny else Observation(failed=task_id)
 

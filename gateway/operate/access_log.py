@@ -18,13 +18,11 @@ task. Digests stand for the ids, and for the caller: with an id one can find its
 import logging
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from gateway.caller_identity import STDIO, Key
 from gateway.config import Log, StdioLog
 from gateway.errors import GatewayError, UpstreamRefused
-from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
+from gateway.mcp.client_message import ClientMessage
+from gateway.mcp.jsonrpc import INTERNAL_ERROR
 from gateway.operate.metrics import REFUSALS, EndedRequest, Metrics, coded, named
 from gateway.operate.recent_failures import Reason
 from gateway.tasks.lifecycle_counts import digest_of
@@ -44,8 +42,6 @@ _ID_CHARS_MAX: Final = 128
 
 _ACTIONS: Final = {"tasks/cancel": "cancel", "tasks/result": "fetch"}
 
-_text: Final = msgspec.json.Decoder(str)
-
 
 class AccessLog:
     """Records each request that has ended. The lines in `failed` outlive a reload, since their causes do."""
@@ -58,13 +54,13 @@ class AccessLog:
         if metrics.lives is not None:
             metrics.lives.on_end = self.task_ended if config.audit else None
 
-    def began(self, message: Message | None, exchange: "Exchange | None") -> None:
+    def began(self, message: ClientMessage | None, exchange: "Exchange | None") -> None:
         """A query begins. Over stdio it has a task of its own, and no exchange."""
 
     def ended(
         self,
         kind: str,
-        message: Message | None,
+        message: ClientMessage | None,
         seconds: float,
         error: GatewayError | None,
         exchange: "Exchange | None" = None,
@@ -120,8 +116,8 @@ class AccessLog:
         lives, message, caller = self.metrics.lives, ended.message, ended.caller
         if lives is None or message is None or ended.method != "tasks/result":
             return False
-        key, task_id = STDIO if caller is None else caller.key, _task_id(message)
-        return task_id is not None and lives.was_cancelled(key, task_id)
+        key = STDIO if caller is None else caller.key
+        return message.task_id is not None and lives.was_cancelled(key, message.task_id)
 
     def task_ended(self, viewer: Key, tool: str, status: str, digest: str) -> None:
         """A task has ended, as `viewer` was told, or as nobody saw it since."""
@@ -178,20 +174,16 @@ def _said(ended: EndedRequest) -> dict[str, object]:
     return said
 
 
-def _action(message: Message | None) -> str | None:
+def _action(message: ClientMessage | None) -> str | None:
     if message is None or not message.is_request:
         return None
-    return _ACTIONS.get(message.method or "") or ("create" if bytes(message.task) else None)
+    return _ACTIONS.get(message.method or "") or ("create" if message.asks_task else None)
 
 
-def _digest_of(task_id: str | None, message: Message) -> str:
+def _digest_of(task_id: str | None, message: ClientMessage) -> str:
     """The digest of the id of a task: as the answer has it, else the params of the request; empty if neither does."""
-    named = task_id or _task_id(message)
+    named = task_id or message.task_id
     return "" if named is None else digest_of(named)
-
-
-def _task_id(message: Message) -> str | None:
-    return jsonrpc.decoded(_text, jsonrpc.member(message.params, "taskId"))
 
 
 def _audit(did: str, key: Key, task: str, said: dict[str, object]) -> None:

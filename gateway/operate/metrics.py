@@ -20,7 +20,8 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.caller_identity import ServerKey
 from gateway.errors import GatewayError, printable
-from gateway.mcp.jsonrpc import CANNOT_ANSWER, Message
+from gateway.mcp.client_message import ClientMessage
+from gateway.mcp.jsonrpc import CANNOT_ANSWER
 from gateway.operate.recent_failures import Recent
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.transport_interfaces import EndedQuery
@@ -129,7 +130,7 @@ class EndedRequest(Struct):
     error: GatewayError | None  # of the gateway's, if it got one
     code: int | None  # of an error of JSON-RPC
     is_whole: bool
-    message: Message | None = None
+    message: ClientMessage | None = None
     made: str | None = None  # the id of the task that its answer has
     exchange: "Exchange | None" = None  # over HTTP
     caller: "HttpCaller | None" = None  # over HTTP, if its upstream is known

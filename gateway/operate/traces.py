@@ -17,7 +17,6 @@ from threading import Thread
 from time import time_ns
 from typing import Final
 
-from msgspec import Raw
 from opentelemetry import context, trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -30,7 +29,7 @@ from gateway.config import Url
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.client_message import ClientMessage
 from gateway.operate.access_log import AccessLog, why
 from gateway.operate.metrics import UNANSWERED, VERSION, EndedRequest, Metrics, named
 from gateway.tasks.transport_interfaces import EndedQuery
@@ -67,7 +66,7 @@ class Tracing:
 class TracedAccessLog(AccessLog):
     metrics: "TracedMetrics"
 
-    def began(self, message: Message | None, exchange: Exchange | None) -> None:
+    def began(self, message: ClientMessage | None, exchange: Exchange | None) -> None:
         """A query begins. Its span is the current one, so that steps of the query are its children."""
         context.attach(trace.set_span_in_context(self._begin(message, exchange, time_ns())))
 
@@ -84,10 +83,9 @@ class TracedAccessLog(AccessLog):
                 _say(span, ended)
             span.end(now)
 
-    def _begin(self, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
+    def _begin(self, message: ClientMessage | None, exchange: Exchange | None, began_ns: int) -> Span:
         """A span below the first valid `traceparent` of the message and the header; the other is a link."""
-        params = jsonrpc.ABSENT if message is None else message.params
-        given = [_text(jsonrpc.member(jsonrpc.member(params, "_meta"), "traceparent"))]
+        given = ["" if message is None else message.traceparent]
         if exchange is not None:
             given.append((exchange.request.headers.get(b"traceparent") or b"").decode("latin-1"))
         parents = [parent for each in given if (parent := _context(each)).is_valid]
@@ -123,12 +121,11 @@ def _say(span: Span, ended: EndedRequest) -> None:
     span.set_attributes(said)
 
 
-def _text(raw: Raw) -> str:
+def _text(data: bytes) -> str:
     """The text of a raw string or number, not too long; empty for all else."""
-    data = bytes(raw)
     if data[:1] not in b'"-0123456789':
         return ""
-    found = jsonrpc.id_of(raw)
+    found = jsonrpc.id_of(data)
     return (found if isinstance(found, str) else found.decode("latin-1"))[:_ID_CHARS_MAX]
 
 

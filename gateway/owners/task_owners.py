@@ -12,10 +12,11 @@ from msgspec import Struct
 
 from gateway.caller_identity import ServerKey
 from gateway.config import IndexLimits
-from gateway.mcp import jsonrpc, task_observations
+from gateway.mcp import jsonrpc
+from gateway.mcp.client_message import ClientMessage
+from gateway.mcp.ids_in_messages import OF_TASKS, Made, made_by, told_of
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
-from gateway.owners.ids_in_messages import OF_TASKS, Made, made_by, told_of
 from gateway.owners.task_ids_seen_by_caller import (
     DENIED,
     ID_CHARS_MAX,
@@ -26,6 +27,7 @@ from gateway.owners.task_ids_seen_by_caller import (
     SeenIds,
 )
 
+GUARD: Final = "guards.own_tasks"
 NO_OWNER: Final = (
     "tasks are for callers with an Mcp-Session-Id, or credentials, over Streamable HTTP; where each request proves "
     "itself, identity_headers must name what tells who asks"
@@ -176,29 +178,30 @@ class OwnTasks(Owners):
         server: ServerKey,
         owners: Sequence[OwnerKey],
         data: bytes,
-        request: Message | None = None,
+        message: Message | None,
+        request: ClientMessage | None = None,
         resumed: bool = False,
     ) -> bool:
         """Whether a caller may get a message of his server's. What makes a task makes it his.
 
-        `request`: what the exchange asked. On a stream that was `resumed` stand answers to earlier requests: they make
-        a task his if it is nobody's.
+        `message`: that in `data`, None if it is none. `request`: what the exchange asked. On a stream that was
+        `resumed` stand answers to earlier requests: they make a task his if it is nobody's.
         """
-        if (message := jsonrpc.parse(data)) is None:
+        if message is None:
             return not jsonrpc.looks_like_messages(data)
         answers = request is not None and message.is_response and jsonrpc.same_id(message.id, request.id)
         if request is None or not answers:
-            made = made_by(message, asks=True) if resumed and message.is_response else None
+            made = made_by(message, data, asks=True) if resumed and message.is_response else None
             if made is not None and owners and not self.owns(self._owners_of(server, made.id), made.id):
                 self.claim(server, owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
-            if (task_id := task_observations.named(request.params)) is not None:
+            if (task_id := request.task_id) is not None:
                 if not self.owns(owners, task_id):
                     return False  # it changed hands meanwhile
                 if any(status in data for status in _ENDINGS):
                     self.end_task(owners, task_id)
-        elif (made := made_by(message, asks=request.is_observed)) is not None:
+        elif (made := made_by(message, data, asks=request.is_observed)) is not None:
             self.make(server, owners, made)
         return answers or self.owns(owners, *told_of(message, data))
 

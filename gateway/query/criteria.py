@@ -6,7 +6,7 @@ Source: SEP-1904, Filter Parameters and Server capabilities; DESIGN 4.2, 5.1 to 
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from operator import attrgetter
@@ -286,18 +286,18 @@ def params(raw: msgspec.Raw | bytes) -> Params:
     return params(b"{}") if found is None else found
 
 
-def ignored(raw: msgspec.Raw | bytes) -> list[str]:
+def ignored(raw: msgspec.Raw | bytes, read: Params) -> list[str]:
     """The names of unread members in the params of a `tasks/list`: some of them, then "..." if there are more."""
     if decoded(_decoder(Params, only=True), raw) is not None:
         return []
-    some, more = _unknown(bytes(raw), params(raw))
+    some, more = _unknown(bytes(raw), read)
     return [*some, "..."] if more else list(some)
 
 
-def misspelt(raw: msgspec.Raw | bytes) -> dict[str, str]:
-    """The names of unread members that are nearly criteria, some of them, each with the nearest one."""
+def misspelt(ignored: Iterable[str]) -> dict[str, str]:
+    """Those of some names that are nearly criteria, each with the nearest one."""
     plain = {name.lower(): name for name in names()}
-    given = {name: re.sub("[_-]", "", name.lower()) for name in ignored(raw)}
+    given = {name: re.sub("[_-]", "", name.lower()) for name in ignored}
     near = {name: difflib.get_close_matches(text, plain, 1, _NEAR) for name, text in given.items()}
     return {name: plain[found[0]] for name, found in near.items() if found}
 

@@ -6,12 +6,12 @@ A failure is an error, never an empty list (DESIGN 5.8, 6.10).
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Final, Generic, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 import orjson
@@ -30,12 +30,14 @@ from gateway.errors import (
 )
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
+from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
 from gateway.mcp.task import Moment
-from gateway.owners.ids_in_messages import GUARD
+from gateway.owners.task_owners import GUARD
 from gateway.query import criteria, cursor
-from gateway.query.criteria import BadQuery, Fault, Params, Query
+from gateway.query.criteria import BadQuery, Query
 from gateway.query.cursor import Position
+from gateway.query.list_request import SAME_BYTES_MAX, ListRequest
 from gateway.refresh import planning
 from gateway.refresh.plan_execution import AccessCheck, Crawl, Delta, Refresh
 from gateway.refresh.planning import ACCESS_CHECK, Ages, Need, Plan
@@ -51,27 +53,7 @@ log = logging.getLogger("taskgate.answer")
 _ROUNDS_MAX: Final = 100  # of planning for one query; each round learns something
 _LARGE_BYTES_MIN: Final = 256 * 1024
 _NAMED_AGAIN_S: Final = 60.0
-_SAME_MAX: Final = 256  # params that are remembered as they were read, of `_SAME_BYTES_MAX` at most
-_SAME_BYTES_MAX: Final = 1024
-_Result = TypeVar("_Result")
-
-
-def read(params: Params) -> Position | None:
-    """The page that a `tasks/list` asks for; None if it names no criterion and no cursor of ours. Raises BadQuery."""
-    query = criteria.read(params)
-    if bytes(params.cursor) in (b"", b"null"):
-        return None if query is None else Position(query)
-    given = jsonrpc.text(params.cursor)
-    position = None if given is None else cursor.decode(given)
-    if query is None:
-        return position
-    if position is None:
-        raise BadQuery([criteria.fault("cursor", bytes(params.cursor), cursor.ALLOWED)])
-    if given is not None and cursor.is_spelled(given):
-        raise BadQuery([criteria.fault("cursor", bytes(params.cursor), "criteria in a cursor or beside it, not both")])
-    if query != position.query:
-        raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", cursor.ALLOWED)])
-    return position
+_SAME_MAX: Final = 256  # values of the header that are remembered as they were read
 
 
 FILTER: Final = "Taskgate-Filter"
@@ -85,41 +67,25 @@ NO_LIST: Final = (
 )
 
 
-def _filter(pairs: bytes) -> Position:
+@lru_cache(_SAME_MAX)
+def small_filter(pairs: str) -> Position:
+    return Position(cursor.read_pairs(pairs, FILTER), comes_again=True, header=pairs)
+
+
+def filter_of(pairs: str) -> Position:
     """The first page of the list whose criteria a header field spells. Raises BadQuery."""
-    text = pairs.decode()
-    return Position(cursor.read_pairs(text, FILTER), comes_again=len(pairs) <= _SAME_BYTES_MAX, header=text)
+    if len(pairs) <= SAME_BYTES_MAX:
+        return small_filter(pairs)
+    return Position(cursor.read_pairs(pairs, FILTER), header=pairs)
 
 
-def read_raw(raw: bytes) -> Position | None:
-    """As `read`, of raw params; None for those of a later revision too (DESIGN 3.9)."""
-    position = None if is_later(raw) else read(criteria.params(raw))
-    if position is None or len(raw) > _SAME_BYTES_MAX:
-        return position
-    return msgspec.structs.replace(position, comes_again=True)
+class Passes(NamedTuple):
+    """A message is not answered here. `misspelt` are names in a `tasks/list` that are nearly criteria."""
+
+    misspelt: tuple[str, ...] = ()
 
 
-def is_later(raw: bytes) -> bool:
-    revision = bytes(jsonrpc.member(criteria.params(raw).meta, "io.modelcontextprotocol/protocolVersion"))
-    return revision.strip(b'"') > LAST_REVISION
-
-
-class Once(Generic[_Result]):
-    """A function of raw params. A screen that polls sends the same small ones again and again: they are read once."""
-
-    def __init__(self, of: Callable[[bytes], _Result]) -> None:
-        self._of = of
-        self._of_small = lru_cache(_SAME_MAX)(of)
-        self.cache_clear = self._of_small.cache_clear
-
-    def __call__(self, raw: bytes) -> _Result:
-        return self._of_small(raw) if len(raw) <= _SAME_BYTES_MAX else self._of(raw)
-
-
-position_of: Final = Once(read_raw)
-filter_of: Final = Once(_filter)
-ignored_of: Final = Once(criteria.ignored)
-misspelt_of: Final = Once(criteria.misspelt)
+PASSES: Final = Passes()
 
 
 class Answer(msgspec.Struct):
@@ -175,7 +141,7 @@ class Planner:
         waiter.reply.owe(1)
 
         async def on_message(data: bytes) -> None:
-            if self._may_pass(session, data):
+            if self._may_pass(session, data, jsonrpc.parse(data)):
                 waiter.reply.forward(data)
                 await waiter.reply.drain()
 
@@ -267,14 +233,15 @@ class Planner:
         """Wait for an ask. If it began too early to be of use, its error is ignored."""
         await (ask.join(waiter) if need.met(ask.began) else ask.over())
 
-    def _may_pass(self, session: Session, data: bytes) -> bool:
+    def _may_pass(self, session: Session, data: bytes, message: Message | None) -> bool:
         own = self._sessions.own
-        return own is None or own.may_pass(session.key.server, session.owners, data)
+        return own is None or own.may_pass(session.key.server, session.owners, data, message)
 
     def _on_message(self, session: Session, ask: InFlight) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
-            if self._may_pass(session, data):
-                self._sessions.take_in(session.key, PLAIN.message(data))
+            message = jsonrpc.parse(data)
+            if self._may_pass(session, data, message):
+                self._sessions.take_in(session.key, PLAIN.read(data, message))
                 await ask.forward(data)
 
         return on_message
@@ -289,65 +256,59 @@ class Answerer:
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
         self._next_at: dict[str, float] = {}  # when a criterion may be named in the log again
 
-    def position(self, caller: Caller, message: Message) -> Position | BadQuery | None:
-        """The page that a message asks for, or what is wrong; None if it is no filtered `tasks/list`, and passes.
+    def position(self, caller: Caller, message: ClientMessage) -> Position | BadQuery | Passes:
+        """The page that a message asks for, or what is wrong. What is no filtered `tasks/list` passes.
 
-        A message of a later revision passes too (DESIGN 3.9), one to a server that filters natively, and one whose id
+        So does a message of a later revision (DESIGN 3.9), one to a server that filters natively, and one whose id
         is no text: no answer could repeat it. The criteria in the header hold if the message has none; raises NoFilter
         where it would pass, unless another taskgate is behind this one.
         """
-        if message.method != "tasks/list" or not message.is_request:
-            return None
-        raw, is_no_text = bytes(message.params), not message.is_strict and REPLACEMENT.encode() in bytes(message.id)
+        if not isinstance(message, ListRequest):
+            return PASSES
+        is_no_text = not message.is_strict and REPLACEMENT.encode() in message.id
         native = self._sessions.servers.native(caller.key)
         passes = not caller.is_served or is_no_text or native is not None
         spelled_ = None if native is not None and native.is_taskgate else caller.filter
+        if not passes and message.position is not None:
+            return message.position
+        if spelled_ is None and self._sessions.own is None:
+            return PASSES if passes or message.is_later else self._passes(caller, message.misspelt)
+        if passes or message.is_later:
+            raise NoTasks(NO_LIST) if spelled_ is None else NoFilter(NO_FILTER)
+        if message.cursor:
+            allowed = cursor.ALLOWED if spelled_ is None else f"no cursor of the server's beside {FILTER}"
+            return BadQuery([criteria.fault("cursor", message.cursor, allowed)])
         try:
-            position = None if passes else position_of(raw)
-            if position is not None or (spelled_ is None and self._sessions.own is None):
-                return position
-            if passes or is_later(raw):
-                raise NoTasks(NO_LIST) if spelled_ is None else NoFilter(NO_FILTER)
-            if bytes(given := criteria.params(raw).cursor) not in (b"", b"null"):
-                allowed = cursor.ALLOWED if spelled_ is None else f"no cursor of the server's beside {FILTER}"
-                raise BadQuery([criteria.fault("cursor", bytes(given), allowed)])
-            return Position(Query()) if spelled_ is None else filter_of(spelled_.encode())
+            return Position(Query()) if spelled_ is None else filter_of(spelled_)
         except BadQuery as bad:
             return without_frames(bad)
 
-    def misspelt(self, caller: Caller, message: Message) -> tuple[str, ...]:
-        """The names in a `tasks/list` that passes that are nearly criteria (DESIGN 5.4). The log has them too."""
-        if message.method != "tasks/list":
-            return ()  # each message that is relayed comes here: its params may be large, and are not copied
-        raw = bytes(message.params)
-        if not (found := misspelt_of(raw)):
-            return ()
-        if is_later(raw) or not caller.is_served or self._sessions.servers.native(caller.key):
-            return ()
-        for given, near in found.items():
+    def _passes(self, caller: Caller, misspelt: Mapping[str, str]) -> Passes:
+        """A list passes that has names which are nearly criteria (DESIGN 5.4). The log has them too."""
+        for given, near in misspelt.items():
             if (now := self._clock()) >= self._next_at.get(near, now):
                 self._next_at[near] = now + _NAMED_AGAIN_S
                 hint = f"did you mean {near}? The list is the server's, unfiltered"
                 log.warning(
                     "a misspelt criterion", extra={"upstream": caller.key.upstream, "parameter": given, "hint": hint}
                 )
-        return tuple(found)
+        return Passes(tuple(misspelt))
 
-    async def answer(self, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery) -> bool:
+    async def answer(self, reply: Reply, caller: Caller, message: ListRequest, position: Position | BadQuery) -> bool:
         """Answer with the page at `position`, or with what is wrong. False if it passes: by what other replicas know.
 
         Raises GatewayError; a stream that has begun gets the error first.
         """
         with self._sessions.using(caller.key) as session:
-            if not caller.proof and await self._sessions.learn(session) and self.position(caller, message) is None:
+            if not caller.proof and await self._sessions.learn(session) and self.position(caller, message) == PASSES:
                 return False
             await self._answer(session, reply, caller, message, position)
             return True
 
     async def _answer(
-        self, session: Session, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery
+        self, session: Session, reply: Reply, caller: Caller, message: ListRequest, position: Position | BadQuery
     ) -> None:
-        raw_id = bytes(message.id)
+        raw_id = message.id
         try:
             if caller.proof:
                 why = f"{caller.proof} proves one request, and a filtered list takes requests of taskgate's own"
@@ -357,10 +318,10 @@ class Answerer:
                 return
             answer = self._planner.at_once(session, position) if self._planner.was_asked(session, caller) else None
             if answer is None:
-                waiter = Waiter(reply, message, self._clock)
+                waiter = Waiter(reply, message.progress_token, self._clock)
                 await self._planner.ask_first(session, caller, waiter)
                 answer = await self._planner.answer(session, caller, waiter, position)
-            page_bytes, rest = answer.page.size_bytes, _rest(answer, position, ignored_of(bytes(message.params)))
+            page_bytes, rest = answer.page.size_bytes, _rest(answer, position, message.ignored)
             reply.hold(len(raw_id) + page_bytes + len(rest))
         except Exception as error:
             failed = error if isinstance(error, GatewayError) else Internal()
@@ -377,13 +338,15 @@ class Answerer:
             reply.send(_response(raw_id, answer, rest))
             await asyncio.sleep(0)
 
-    async def _refuse(self, session: Session, reply: Reply, caller: Caller, message: Message, bad: BadQuery) -> None:
+    async def _refuse(
+        self, session: Session, reply: Reply, caller: Caller, message: ListRequest, bad: BadQuery
+    ) -> None:
         """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4)."""
-        waiter = Waiter(reply, message, self._clock)
+        waiter = Waiter(reply, message.progress_token, self._clock)
         await self._planner.ask_first(session, caller, waiter)
         await self._planner.check_access(session, caller, waiter)
         faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in bad.faults]
-        said = jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(bad), {"errors": faults})
+        said = jsonrpc.error(message.id, INVALID_PARAMS, str(bad), {"errors": faults})
         reply.hold(len(said))
         reply.refuse(said, INVALID_PARAMS)
 
@@ -402,7 +365,7 @@ def _response(raw_id: bytes, answer: Answer, rest: bytes) -> bytes:
     return jsonrpc.result(raw_id, b'{"tasks":[%b],%b}' % (tasks, rest))
 
 
-def _rest(answer: Answer, position: Position, ignored: list[str]) -> bytes:
+def _rest(answer: Answer, position: Position, ignored: Sequence[str]) -> bytes:
     """The raw members of a `ListTasksResult` behind its tasks. `ignored`: names of unread parameters (DESIGN 5.4)."""
     page = answer.page
     as_of = datetime.fromtimestamp(answer.as_of_unix_s, UTC).isoformat(timespec="milliseconds")

@@ -112,7 +112,7 @@ async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, respo
 
 async def _pump(exchange: Exchange, response: Response, tap: Tap) -> None:
     """Send the head, and the body as `tap` returns it."""
-    through, end, begun, exchange.response.is_edited = tap
+    through, end, begun, exchange.response.is_edited, more = tap
     exchange.response.pass_on(response)
     body = response.body
     while True:
@@ -125,6 +125,11 @@ async def _pump(exchange: Exchange, response: Response, tap: Tap) -> None:
             break
         begun = b""
         exchange.response.send(through(piece))
+        while (part := more()) is not None:
+            exchange.response.flush()
+            await exchange.connection.drain()
+            await asyncio.sleep(0)
+            exchange.response.send(part)
         if not body.is_whole:
             exchange.response.flush()
             await exchange.connection.drain()

@@ -8,7 +8,7 @@ passes unread.
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,8 @@ from gateway.mcp import sse
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
 from gateway.upstream.server_connection import Response
 
+_READ_AT_ONCE: Final = 8 * 1024  # bytes of an edited stream, in a turn of the loop: they may be 500 events
+
 
 class Inspector(msgspec.Struct, frozen=True):
     """What is done with a body: it is copied, or edited. It is chosen once, when the response's head has come."""
@@ -28,6 +30,7 @@ class Inspector(msgspec.Struct, frozen=True):
     unread: Callable[[], None]  # is told that something passed that could not be read
     marks: Sequence[bytes] = ()  # every event that may hold a message of interest has one of these in it
     edits: bool = False
+    reads_all: bool = False  # marked events, however many; capitals count as small letters
     hold_bytes_max: int = sys.maxsize  # of a JSON body that is edited, packed or not; the configured limit too
     hold_s: float | None = None  # for how long it is held until it is whole; others pass unread
 
@@ -37,6 +40,10 @@ class Inspector(msgspec.Struct, frozen=True):
         return piece
 
 
+def _nothing() -> None:
+    return None
+
+
 class Tap(NamedTuple):
     """What a body passes through on its way to the client."""
 
@@ -44,6 +51,7 @@ class Tap(NamedTuple):
     end: Callable[[], bytes] = bytes  # returns what goes behind the last one
     begun: bytes = b""  # what was read of the body before, perhaps all
     is_edited: bool = False  # other bytes go on than came, or may
+    more: Callable[[], bytes | None] = _nothing  # returns the next part of what takes long to read; None: there is none
 
 
 def inspected_at_once(inspector: Inspector, body: bytes, kind: bytes, limits: Limits) -> bool:
@@ -74,7 +82,7 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
         events = EventTap(inspector, decode, limits.inspected_event_bytes_max, reservation)
         if inspector.edits:
             _reframe(response, decode, None)
-        return Tap(events.through, events.end, is_edited=inspector.edits)
+        return Tap(events.through, events.end, is_edited=inspector.edits, more=events.more)
     if not inspector.edits:
         copy = BodyTap(inspector, decode, bytes_max, reservation, response.body_bytes)
         return Tap(copy.inspect, copy.end)
@@ -168,28 +176,39 @@ class BodyTap:
 class EventTap:
     """Inspects the events of a stream, and edits them if its inspector does."""
 
-    __slots__ = ("_decode", "_event_bytes_max", "_parser", "_reservation", "_to")
+    __slots__ = ("_decode", "_event_bytes_max", "_parser", "_reservation", "_to", "_waiting")
 
     def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, reservation: Reservation) -> None:
         self._to = inspector
         self._decode = decode
-        self._parser = sse.Parser(event_bytes_max, inspector.marks)
+        self._parser = sse.Parser(event_bytes_max, inspector.marks, inspector.reads_all)
+        self._waiting = memoryview(b"")  # decoded, for a later turn of the loop
         self._event_bytes_max = event_bytes_max
         self._reservation = reservation
 
     def through(self, piece: bytes) -> bytes:
         """Inspect every event that the piece completes. Return the piece as it came.
 
-        If they are edited: return them so, and comments, which wait for no event. Raises UpstreamBroken.
+        If they are edited: return them so, and comments, which wait for no event; of much only the beginning, for
+        `more` returns the rest. Raises UpstreamBroken.
         """
         try:
-            out = self._events(self._decode(piece))
+            plain = self._decode(piece)
+            if self._to.edits:
+                plain, self._waiting = plain[:_READ_AT_ONCE], memoryview(plain)[_READ_AT_ONCE:]
+            out = self._events(plain)
         except Unreadable as error:
             if self._to.edits:
                 raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
             self._decode = _broken
             self._to.unread()
         return out + self._parser.take_comments() if self._to.edits else piece
+
+    def more(self) -> bytes | None:
+        if not (waiting := self._waiting):
+            return None
+        self._waiting = waiting[_READ_AT_ONCE:]
+        return self._events(bytes(waiting[:_READ_AT_ONCE])) + self._parser.take_comments()
 
     def end(self) -> bytes:
         """The stream is whole. One whose encoding stops short could not be read.
@@ -208,8 +227,9 @@ class EventTap:
         bytes_max = self._event_bytes_max
         parser.event_bytes_max = bytes_max if self._reservation.has_room(bytes_max) else SMALL_BYTES_MAX
         events = parser.feed(plain)
-        if parser.pending_bytes > SMALL_BYTES_MAX or self._reservation.held_bytes:
-            self._reservation.set(parser.pending_bytes)
+        held_bytes = parser.pending_bytes + len(self._waiting)
+        if held_bytes > SMALL_BYTES_MAX or self._reservation.held_bytes:
+            self._reservation.set(held_bytes)
         for event in events:
             data = event.data if event.whole and event.marked else None
             seen = data

@@ -10,20 +10,20 @@ from gateway.downstream.exchange import Exchange
 from gateway.errors import Ambiguous, GatewayError, Internal, UpstreamRefused, UpstreamTimeout, shown
 from gateway.http.header_fields import JSON, Headers
 from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.client_message import ClientMessage
 from gateway.relay.http_caller import HttpCaller
 
 log = logging.getLogger("taskgate.request")
 
 
 def respond(
-    exchange: Exchange, raised: Exception, caller: HttpCaller | None, message: Message | None, is_relayed: bool
+    exchange: Exchange, raised: Exception, caller: HttpCaller | None, message: ClientMessage | None, is_relayed: bool
 ) -> GatewayError:
     """Make a response of an error, and return it. Where a response has begun, cut the connection instead.
 
     It is called where `raised` is handled: an exception that is no GatewayError is a fault of the gateway itself.
     """
-    response, raw_id = exchange.response, b"" if message is None else bytes(message.id)
+    response, raw_id = exchange.response, b"" if message is None else message.id
     error = raised if isinstance(raised, GatewayError) else Internal()
     if error is not raised:
         path = exchange.request.target.partition(b"?")[0]  # a query may hold a token
@@ -56,7 +56,7 @@ def respond(
 
 
 def _is_for_reader(
-    error: GatewayError, exchange: Exchange, caller: HttpCaller, message: Message, is_relayed: bool
+    error: GatewayError, exchange: Exchange, caller: HttpCaller, message: ClientMessage, is_relayed: bool
 ) -> bool:
     """Whether who posted the request reads the error as its response, and the transport is whole.
 
@@ -64,4 +64,4 @@ def _is_for_reader(
     """
     if isinstance(error, Ambiguous) or (is_relayed and error.status in (502, 504)) or caller.is_of_http_sse:
         return False
-    return exchange.request.method == b"POST" and message.is_request and bytes(message.id) != b"null"
+    return exchange.request.method == b"POST" and message.is_request and message.id != b"null"

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from gateway.caller_identity import STDIO
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable, shown
 from gateway.mcp import jsonrpc
+from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
 from gateway.refresh.retrying_crawler import OWN
@@ -192,7 +193,7 @@ class LargeLine:
 class Passed(NamedTuple):
     """A request of the client's that went to the server."""
 
-    request: Message
+    request: ClientMessage
     at: Moment  # of the first of this id that the server has yet to answer
     times: int = 1  # requests of this id that the server has yet to answer
     cancelled: int = 0  # cancelled ones besides, which the server need not answer

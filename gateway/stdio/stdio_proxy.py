@@ -21,11 +21,14 @@ from gateway.caller_identity import STDIO
 from gateway.config import Address, Config, StdioConfig
 from gateway.errors import GatewayError, Internal, Overloaded, printable, without_frames
 from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Id, Message
+from gateway.mcp.client_message import ClientMessage
+from gateway.mcp.jsonrpc import Id
 from gateway.operate import log_format
+from gateway.query import list_request
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
-from gateway.refresh import query_answer
+from gateway.query.list_request import ListRequest
+from gateway.refresh.query_answer import Answerer, Passes
 from gateway.stdio.child_process import Child, Streams
 from gateway.stdio.line_channel import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
 from gateway.stdio.line_splitter import Line, LineParser, Sight
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskgate.request")
 
-_UNREAD: Final = Message("2.0")  # a request of which nothing but the id is known
+_UNREAD: Final = ClientMessage()  # a request of which nothing but the id is known
 _OUT_HELP: Final = "Requests to the server that have not ended."
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 _SWEEP_S: Final = 1.0
@@ -60,7 +63,7 @@ class StdioProxy:
         self.sessions.lives = self._counts.lives
         self._unanswered = Unanswered()
         self._caller = StdioCaller(server, self._unanswered)
-        self._answerer = query_answer.Answerer(self.sessions, config.index, self._counts, self._clock)
+        self._answerer = Answerer(self.sessions, config.index, self._counts, self._clock)
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces
         self._large: LargeLine | None = None  # the server's line that passes in pieces
@@ -99,11 +102,12 @@ class StdioProxy:
 
     async def _is_answered(self, line: Line) -> bool:
         """Whether a line is answered here. What passes is noted."""
-        message = jsonrpc.parse(line.raw) if line.whole else None
+        message = await list_request.read(line.raw) if line.whole else None
         if message is None:
             self._pass_unread(line)
             return False
-        if (position := self._answerer.position(self._caller, message)) is not None:
+        position = self._answerer.position(self._caller, message)
+        if isinstance(message, ListRequest) and not isinstance(position, Passes):
             await self._to_client.drain_own()  # a client that takes no answers is not read beyond its next query
             is_full = len(self._answering) >= self._limits.connections_max
             work = asyncio.create_task(self._answer(message, position, len(line.raw), is_full))
@@ -111,10 +115,10 @@ class StdioProxy:
             work.add_done_callback(self._answering.discard)
             return True
         if message.method == "notifications/cancelled":
-            self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
+            self._unanswered.cancel(jsonrpc.id_of(message.cancels))
         if message.is_request:
-            misspelt = self._answerer.misspelt(self._caller, message)
-            passed = Passed(message.redacted(), self.sessions.now(), misspelt=misspelt)
+            misspelt = position.misspelt if isinstance(position, Passes) else ()
+            passed = Passed(message.passed(), self.sessions.now(), misspelt=misspelt)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(STDIO.upstream, message.method or "")
         return False
@@ -131,7 +135,9 @@ class StdioProxy:
         if request_id is not None:
             self._unanswered.note(request_id, Passed(_UNREAD, self.sessions.now(), is_clear=False))
 
-    async def _answer(self, message: Message, position: Position | BadQuery, size_bytes: int, is_full: bool) -> None:
+    async def _answer(
+        self, message: ListRequest, position: Position | BadQuery, size_bytes: int, is_full: bool
+    ) -> None:
         reservation, began_at = Reservation(self._buffers), self._clock()
         reply = StdioReply(self._caller, self._to_client, reservation, size_bytes)
         failed: GatewayError | None = None
@@ -145,7 +151,7 @@ class StdioProxy:
             failed = error if isinstance(error, GatewayError) else Internal()
             if failed is not error:
                 log.exception("a request could not be handled", extra={"method": "tasks/list"})
-            reply.refuse(failed.message(bytes(message.id)), failed.code)
+            reply.refuse(failed.message(message.id), failed.code)
             without_frames(error)
         finally:
             reservation.close()
@@ -188,7 +194,7 @@ class StdioProxy:
         elif message.is_response:
             message_id = jsonrpc.id_of(message.id)
         if message_id is None:
-            self._take_in((UNMATCHED if message is None else PLAIN).message(line.raw))
+            self._take_in((UNMATCHED if message is None else PLAIN).read(line.raw, message))
         elif self._caller.asked(message_id):
             self._caller.answer(message_id, message)
             return True
@@ -199,11 +205,7 @@ class StdioProxy:
         else:
             passed = self._unanswered.take(message_id)
             pending = _pending(passed)
-            if pending.is_success(line.raw):
-                self._ended(passed, None, pending.task_id)
-                self.sessions.name(STDIO, pending, line.raw)
-                return False
-            intercepted = pending.message(line.raw)
+            intercepted = pending.read(line.raw, message)
             self._ended(passed, jsonrpc.error_code(message), intercepted.task_id)
             self._take_in(intercepted)
             line.raw = intercepted.seen

@@ -16,11 +16,11 @@ from cachetools import LRUCache
 from gateway.caller_identity import Key, ServerKey
 from gateway.config import IndexLimits
 from gateway.errors import Overloaded
+from gateway.mcp.ids_in_messages import TTL_S_MAX, Made
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
-from gateway.owners.ids_in_messages import GUARD, TTL_S_MAX, Made
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_SESSION, OwnerKey
-from gateway.owners.task_owners import Ownership, OwnTasks
+from gateway.owners.task_owners import GUARD, Ownership, OwnTasks
 from gateway.store.redis_schema import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, updates_in
 from gateway.tasks.single_flight import begun
 

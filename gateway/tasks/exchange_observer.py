@@ -8,7 +8,7 @@
     any other                       nothing                                                       PLAIN
 
     of every kind                   a status notification names its task; what cannot be read, or a batch, is a doubt
-    a success about one task        need not be read: the index has the task as it stands there, or not (`is_success`)
+    of more than 1 MiB              only its id is read, and whether it is a result: of the task that its request names
 
 No message is changed but the result of `initialize` (DESIGN 4), and of a `tasks/list` with a misspelt criterion (5.4).
 """
@@ -20,6 +20,7 @@ import msgspec
 
 from gateway.mcp import capabilities, jsonrpc, task_observations
 from gateway.mcp.capabilities import Server
+from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
 from gateway.mcp.task_observations import Observation
@@ -59,7 +60,7 @@ class Pending(NamedTuple):
     """A request that passed at the moment `asked`, until it is answered. A resumed stream answers several."""
 
     kind: RequestKind
-    request: Message | None = None
+    request: ClientMessage | None = None
     asked: Moment | None = None
     task_id: str | None = None  # that a `tasks/get`, `tasks/cancel` or `tasks/result` names
     misspelt: tuple[str, ...] = ()  # names of a `tasks/list` that are nearly criteria
@@ -69,29 +70,34 @@ class Pending(NamedTuple):
         return self.kind in (RequestKind.TASKS, RequestKind.UNREAD)
 
     @property
-    def shows_task(self) -> bool:
-        """Whether a success is the task that its request names."""
-        return self.task_id is not None and self.request is not None and self.request.method != "tasks/result"
-
-    @property
     def may_edit(self) -> bool:
         """Whether `message` may return other bytes than it was given."""
         return self.kind in (RequestKind.INITIALIZE, RequestKind.RESUMED) or bool(self.misspelt)
 
     def message(self, data: bytes) -> Intercepted:
         """What a message says that comes while the request is pending."""
-        message = jsonrpc.parse(data)
+        return self.read(data, jsonrpc.parse(data))
+
+    def read(self, data: bytes, message: Message | None) -> Intercepted:
+        """The same of one that was parsed."""
+        is_large = len(data) > READ_BYTES_MAX
         if message is None:
-            return UNREAD._replace(seen=data) if jsonrpc.may_be_messages(data) else Intercepted(data)
+            may_be = jsonrpc.looks_like_messages if is_large else jsonrpc.may_be_messages
+            return UNREAD._replace(seen=data) if may_be(data) else Intercepted(data)
         if not message.is_response:
-            return Intercepted(data, task_observations.of_notification(message))
+            is_told = message.method == task_observations.STATUS_NOTIFICATION
+            said = Observation(doubt=True) if is_large and is_told else task_observations.of_notification(message)
+            return Intercepted(data, said)
         if self.kind is RequestKind.PLAIN:
             return Intercepted(data, response=message)
         if self.request is not None and not jsonrpc.same_id(message.id, self.request.id):
-            return UNMATCHED.message(data)  # a client may take it for its own all the same: `"1"` or `1.0` for `1`
+            return UNMATCHED.read(
+                data, message
+            )  # a client may take it for its own all the same: `"1"` or `1.0` for `1`
         observation, succeeds = None, False
         if self.kind is not RequestKind.INITIALIZE:
-            observation = task_observations.of_response(self.request, message)
+            of_response = task_observations.of_large if is_large else task_observations.of_response
+            observation = of_response(self.request, message)
             succeeds = bytes(message.error) == b"" and _is_of_tasks(self.request.method if self.request else None)
         intercepted = Intercepted(data, observation, self.asked, None, message, succeeds)
         if self.misspelt:
@@ -99,16 +105,6 @@ class Pending(NamedTuple):
         if self.may_edit:
             intercepted = _advertised(intercepted, message, is_certain=self.kind is RequestKind.INITIALIZE)
         return intercepted
-
-    def is_success(self, data: bytes) -> bool:
-        """Whether a message is a success about the one task that its request names: then it need not be read."""
-        if self.task_id is None or self.request is None or b'"result"' not in data:
-            return False
-        if not _has_id(data, bytes(self.request.id)):
-            return False
-        if b'"_meta"' in data and self.shows_task:
-            return False  # it may stand within the task
-        return data[:1] == b"{" and b'"error"' not in data and b'"method"' not in data and b"\\u" not in data
 
     def unread(self) -> Intercepted:
         """What a message says that cannot be read, and comes while the request is pending."""
@@ -119,29 +115,20 @@ class Pending(NamedTuple):
 PLAIN: Final = Pending(RequestKind.PLAIN)
 RESUMED: Final = Pending(RequestKind.RESUMED)
 UNMATCHED: Final = Pending(RequestKind.UNREAD)  # which request a response answers
-_NAMING: Final = ("tasks/get", "tasks/cancel", "tasks/result")
 UNREAD: Final = Intercepted(b"", Observation(doubt=True))
+READ_BYTES_MAX: Final = 1 << 20  # of a larger message only the id is read, and whether it is a result
 
 
-def begin(request: Message, asked: Moment, misspelt: tuple[str, ...] = ()) -> Pending:
+def begin(request: ClientMessage, asked: Moment, misspelt: tuple[str, ...] = ()) -> Pending:
     """A message of the client's that was read passes at the moment `asked`."""
     if request.is_observed:
-        task_id = task_observations.named(request.params) if request.method in _NAMING else None
+        task_id = request.task_id if request.method in task_observations.NAMING else None
         if task_id is not None and jsonrpc.REPLACEMENT in task_id:
             return Pending(RequestKind.UNREAD, None, asked)  # the id may be another
         return Pending(RequestKind.TASKS, request, asked, task_id, misspelt)
     if request.method == "initialize" and request.is_request:
         return Pending(RequestKind.INITIALIZE, request, asked)
     return PLAIN
-
-
-def _has_id(data: bytes, raw_id: bytes) -> bool:
-    """Whether an id stands in a message, written as nearly all servers write it."""
-    for start in (b'"id":%b' % raw_id, b'"id": %b' % raw_id):
-        at = data.find(start)
-        if at >= 0 and data[at + len(start) : at + len(start) + 1] in (b",", b"}"):
-            return True
-    return False
 
 
 def _naming(data: bytes, message: Message, misspelt: tuple[str, ...]) -> bytes:

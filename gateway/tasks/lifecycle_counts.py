@@ -18,10 +18,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from gateway.caller_identity import Key, ServerKey
-from gateway.mcp import jsonrpc, task, task_observations
+from gateway.mcp import jsonrpc, task
 from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Moment, Task, told_instant
 from gateway.mcp.task_observations import Observation
-from gateway.tasks.exchange_observer import Pending
 
 LIVE_MAX: Final = 100_000  # that are known one by one
 ENDED_MAX: Final = 10_000  # the last ones that ended
@@ -94,16 +93,6 @@ class Lives:
         self._past: OrderedDict[int, _Past] = OrderedDict()
         self._unnamed: dict[int, float] = {}  # not counted yet: since when
         self._round: list[list[int]] = []  # that `sweep` has yet to look at
-
-    def name(self, key: Key, pending: Pending, data: bytes, known: Task | None) -> None:
-        """A success about one task, which was not read. `known`: the index has the task as it stands there."""
-        if known is not None:
-            self.told(key, (known,))
-        elif pending.shows_task:
-            self._see(key, _result_of(data))
-        elif pending.task_id is not None:  # the result may be large
-            has_failed = b'"isError"' in data and task_observations.has_failed(_result_of(data))
-            self._fetched(key, pending.task_id, has_failed, pending.asked)
 
     def take_in(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         for _, raw in said.shown:
@@ -293,13 +282,6 @@ class Lives:
             for labels in [labels for labels in table if labels[0] not in upstreams]:
                 del table[labels]
         self.lookups_failed.update({(name,): self.lookups_failed[name,] for name in upstreams})
-
-
-def _result_of(data: bytes) -> msgspec.Raw:
-    result = jsonrpc.member(data, "result")
-    if not len(result) and (message := jsonrpc.parse(data)) is not None:
-        result = message.result  # what only the lenient reader reads
-    return result
 
 
 def _read(raw: bytes | msgspec.Raw) -> task.Written | None:

@@ -12,34 +12,20 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from gateway.config import GuardLimits
 from gateway.errors import RateLimited, Unclear
 from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
-from gateway.owners.ids_in_messages import doubtful
+from gateway.mcp.client_message import ClientMessage
 
 POLL_WAIT_S_MAX: Final = 5.0  # that a poll waits for its token: SDKs wait 30 s and more for an answer
 POLLS_WAITING_MAX: Final = 100  # of one client
 _POLLS: Final = ("tasks/get", "tasks/result")  # refused, they end a call whose task works on (docs/clients.md)
 
 
-class GuardedCaller(Protocol):
-    def rate_limit_key(self) -> tuple[str, bytes]:
-        """The upstream's name, and `identity.rate_limit_key`."""
-
-
-class GuardedRequest(Protocol):
-    taken: bytes
-    """What was read of its body."""
-
-    @property
-    def is_post_for_stream(self) -> bool:
-        """Whether a server may read it as a message, though the gateway does not."""
-
-    def replace_body(self, body: bytes) -> None:
-        """Another body goes up."""
+Whose: TypeAlias = tuple[str, bytes]
+"""Whose bucket: the upstream's name, and `caller_identity.rate_limit_key`."""
 
 
 def guards_of(limits: GuardLimits, clock: Callable[[], float]) -> "Guards | None":
@@ -51,40 +37,45 @@ class Guards:
     def __init__(self, limits: GuardLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
-        self._buckets: OrderedDict[tuple[str, bytes], _Bucket] = OrderedDict()  # the least recently used first
+        self._buckets: OrderedDict[Whose, _Bucket] = OrderedDict()  # the least recently used first
 
-    def admit(self, request: GuardedRequest, message: Message | None, caller: GuardedCaller) -> "RequestCost | None":
-        """Take what a request counts for, and lower its ttl. Raises RateLimited, and Unclear. It may have to wait.
+    def admit(
+        self, message: ClientMessage | None, unread: bytes | None, whose: Callable[[], Whose]
+    ) -> "RequestCost | None":
+        """Take what a request counts for. Raises RateLimited. It may have to wait.
 
-        A body that passes unread counts for 1, or for 1 for each message of a batch.
+        `unread`: what was read of a body that passes unread, but may be a message. It counts for 1; a batch for 1 for
+        each message.
         """
-        body = request.taken
         if message is None:
-            if request.is_post_for_stream and (cost := self._cost(caller)) is not None:
-                cost.owe(max(1, jsonrpc.batch_size(body)))
+            if unread is not None and (cost := self._cost(whose)) is not None:
+                cost.owe(max(1, jsonrpc.batch_size(unread)))
             return None
-        doubts = doubtful(message, body)
-        if not doubts and not message.is_observed:
+        if not message.doubts and not message.is_observed:
             return None
-        cost, ttl_max = self._cost(caller, not doubts and message.method in _POLLS), self._limits.task_ttl_max
-        if ttl_max is None:
-            return cost
-        if "ttl" in doubts:
-            raise Unclear(f"which ttl counts? Name it once, in small letters: {', '.join(sorted(doubts))}")
-        ttl = bytes(jsonrpc.member(message.task, "ttl"))  # in milliseconds; null has no end
-        if ttl == b"null" or (ttl[:1].isdigit() and float(ttl) > ttl_max * 1000):
-            if not message.is_strict:
-                what = "NaN, half a surrogate pair, no UTF-8"
-                raise Unclear(f"the ttl is too long, and the message only nearly JSON: {what}")
-            request.replace_body(jsonrpc.replace(body, ("params", "task", "ttl"), b"%d" % (ttl_max * 1000)))
-        return cost
+        return self._cost(whose, not message.doubts and message.method in _POLLS)
 
-    def _cost(self, caller: GuardedCaller, may_wait: bool = False) -> "RequestCost | None":
+    def lowered(self, message: ClientMessage | None, body: bytes) -> bytes:
+        """The body of a message, with a `ttl` that is not too long. Raises Unclear."""
+        if message is None or (ttl_max := self._limits.task_ttl_max) is None:
+            return body
+        if "ttl" in message.doubts:
+            raise Unclear(f"which ttl counts? Name it once, in small letters: {', '.join(sorted(message.doubts))}")
+        ttl = message.ttl  # in milliseconds; null has no end
+        is_too_long = ttl == b"null" or (ttl[:1].isdigit() and float(ttl) > ttl_max * 1000)
+        if not is_too_long or not (message.doubts or message.is_observed):
+            return body
+        if not message.is_strict:
+            what = "NaN, half a surrogate pair, no UTF-8"
+            raise Unclear(f"the ttl is too long, and the message only nearly JSON: {what}")
+        return b"%b%d%b" % (body[: message.ttl_at], ttl_max * 1000, body[message.ttl_at + message.ttl_bytes :])
+
+    def _cost(self, of: Callable[[], Whose], may_wait: bool = False) -> "RequestCost | None":
         """What a request takes of its client's bucket. Raises RateLimited."""
         per_second = self._limits.task_operations_per_second
         if per_second is None:
             return None
-        whose = caller.rate_limit_key()
+        whose = of()
         bucket = self._buckets.pop(whose, None)
         bucket = bucket or _Bucket(self._limits.task_operations_burst, per_second, self._clock)
         self._buckets[whose] = bucket

@@ -132,7 +132,7 @@ class Marking:
         before = self.index.get(task_id)
         if before is not None and before.raw == raw:
             self.renew(before, asked, now)
-        else:
+        elif not self.mark_again(task_id, now):
             self.mark(task_id, now)
 
     def renew(self, task: Task, asked: Moment | None, now: Moment) -> None:

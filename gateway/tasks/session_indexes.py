@@ -20,14 +20,13 @@ from msgspec.structs import replace
 from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.errors import TooLarge
-from gateway.mcp import task_observations
 from gateway.mcp.capabilities import Server
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task_observations import Observation
 from gateway.owners.eviction import Grouped, Space, Storable, Stored
 from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
-from gateway.tasks.exchange_observer import Intercepted, Pending
+from gateway.tasks.exchange_observer import Intercepted
 from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.reconciliation import MARKS_MAX, Listing, Record
@@ -37,7 +36,6 @@ _SESSION_OVERHEAD_BYTES: Final = 4096
 CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
 CAPABILITIES_IDLE_S: Final = 24 * 3600.0
 _FORGOTTEN_AT_ONCE: Final = 200
-_RENEW_S: Final = 3600.0
 FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
 
 
@@ -53,7 +51,6 @@ class Session(Record, Storable[Key]):
         self._found_to: dict[OwnerKey, int] = {}  # which of the ids that each owner has seen have been marked here
         self.in_flight = InFlightRequests()
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
-        self.renews_at = 0.0  # the use of what `initialize` said
 
     @property
     def size_bytes(self) -> int:
@@ -341,44 +338,6 @@ class Sessions:
                 if not session.owns(task_id):
                     session.lose(task_id)
 
-    def name(self, key: Key, pending: Pending, data: bytes, is_unique: bool = False) -> None:
-        """A message that need not be read answers a request about one task: it says the same as the index, or not.
-
-        The result of a task may have anything in it, and so the bytes of a task. `is_unique`: as in `take_in`.
-        """
-        if is_unique:
-            if self.lives is not None:
-                self.lives.name(key, pending, data, None)
-            return
-        session, task_id = self.find(key), pending.task_id
-        task = None if session is None or task_id is None or not pending.shows_task else session.index.get(task_id)
-        is_same = task is not None and task.raw in data
-        if self.lives is not None:
-            self.lives.name(key, pending, data, task if is_same else None)
-        if task_id is None:
-            return
-        if session is not None and pending.request is not None and pending.request.method == "tasks/get":
-            self._hear_of_get(session)
-        now = self.now()
-        if session is not None and task is not None and is_same:
-            session.renew(task, pending.asked, now)
-        elif (
-            session is None or not pending.shows_task or key in self._unaccepted or not session.mark_again(task_id, now)
-        ):
-            self.observe(key, task_observations.of_success(pending.request, task_id), pending.asked)
-            return
-        if now.at >= session.renews_at:  # what `initialize` said is in use too; to look it up each time takes long
-            if self.servers.native(key):
-                return
-            session.renews_at = now.at + _RENEW_S
-        self._seen.note(session.owners, (task_id,), now)
-        self._stored.touch(session, now.at)
-
-    def _hear_of_get(self, session: Session) -> None:
-        """A `tasks/get` has succeeded."""
-        self.know_get.add(session.key.server)
-        session.ask_by_id()
-
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         if self.servers.native(key):
             return
@@ -390,7 +349,8 @@ class Sessions:
             self._know_server(session)
         session.take_in(said, asked, self.now())
         if said.is_got:
-            self._hear_of_get(session)
+            self.know_get.add(key.server)
+            session.ask_by_id()
         (self.accept if shows else self.keep)(session)
 
     def take_in(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:

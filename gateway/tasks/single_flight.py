@@ -8,11 +8,8 @@ goes to the first waiting query whose client keeps reading (DESIGN 5.7).
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
 from gateway.tasks.transport_interfaces import Reply
 
@@ -24,18 +21,12 @@ _TOKEN_STARTS: Final = tuple(b"%c" % c for c in b'"-0123456789')  # a progress t
 class Waiter:
     """The way to one requestor for messages ahead of its answer."""
 
-    def __init__(self, reply: Reply, message: Message, clock: Callable[[], float]) -> None:
+    def __init__(self, reply: Reply, progress_token: bytes, clock: Callable[[], float]) -> None:
         self.reply = reply
-        self._message = message
+        self._progress_token = progress_token if progress_token[:1] in _TOKEN_STARTS else b""
         self._clock = clock
         self._progress_due_at = 0.0
         self._progress = 0  # the number of tasks last told
-
-    @cached_property
-    def _progress_token(self) -> bytes:
-        """The raw progress token, empty if there is none. It is looked up at the first progress."""
-        token = bytes(jsonrpc.member(jsonrpc.member(self._message.params, "_meta"), "progressToken"))
-        return token if token[:1] in _TOKEN_STARTS else b""
 
     def progress(self, tasks: int) -> None:
         """Tell how many tasks have been read so far, at intervals, if the requestor asked for progress."""

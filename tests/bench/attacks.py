@@ -4,6 +4,7 @@ The load sends the `asked` of an attack to `/attack?N`, N being its place in the
 """
 
 import functools
+import gzip
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -48,7 +49,9 @@ def request(start: bytes, *fields: bytes, body: bytes = b"") -> bytes:
 
 def post(target: bytes, message: bytes) -> bytes:
     kind, accept = b"Content-Type: application/json", b"Accept: application/json, text/event-stream"
-    return request(b"POST " + target, kind, accept, b"Content-Length: %d" % len(message), body=message)
+    return request(
+        b"POST " + target, kind, accept, b"Authorization: Bearer a", b"Content-Length: %d" % len(message), body=message
+    )
 
 
 def response(body: bytes, kind: bytes = b"application/octet-stream") -> bytes:
@@ -79,6 +82,18 @@ def _leading() -> bytes:
 def _members() -> bytes:
     members = b"".join(b',"%x":1' % n for n in range(350_000))
     return post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"status":["working"]%b}}' % members)
+
+
+def _integers(beside: bytes = b"") -> Callable[[], bytes]:
+    """A call of a tool with 4 MiB of integers; `beside` its arguments stand other params."""
+    start = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"%b,"arguments":{"":[%b1]}}}'
+    return lambda: post(TARGET, start % (beside, b"1," * (_BODY_BYTES // 2)))
+
+
+def _members_called(beside: bytes = b"") -> Callable[[], bytes]:
+    members = b"".join(b'"%x":1,' % n for n in range(350_000))
+    start = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"%b,"arguments":{%b"":1}}}'
+    return lambda: post(TARGET, start % (beside, members))
 
 
 def _forged() -> bytes:
@@ -125,6 +140,17 @@ def _streamed(body: bytes) -> bytes:
     return STREAM + in_chunks(body) + LAST_CHUNK
 
 
+def _task(token: bytes) -> bytes:
+    start = b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t","status":"working","\\u0061":['
+    return response(start + b",".join([token] * (_BODY_BYTES // (len(token) + 1))) + b"]}}", b"application/json")
+
+
+def _packed(event: bytes) -> bytes:
+    """100,000 events in a kilobyte or two."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked"
+    return b"%b\r\n\r\n%b%b" % (head, chunk(gzip.compress(event * 100_000)), LAST_CHUNK)
+
+
 def _lines() -> bytes:
     return _streamed(b"data:\n" * (_BODY_BYTES // 6) + b"data: tasks/status\n\n")
 
@@ -144,9 +170,16 @@ def _repeated(line: bytes, size_bytes: int) -> Callable[[], bytes]:
 
 
 _INITIALIZE: Final = post(TARGET, INITIALIZE)
+_GET: Final = post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t"}}')
+_ESCAPE: Final = b',"\\u0061":1'
+NAMING: Final = "tiny events that name tasks, packed"  # each is read where a guard keeps the tasks of callers apart
 ATTACKS: Final[Sequence[Attack]] = (
     Attack("CRLFs before a request", "up", _leading),
     Attack("tasks/list of 350,000 members", "up", _members),
+    Attack("tools/call of 350,000 members", "up", _members_called()),
+    Attack("the same with an escape beside", "up", _members_called(_ESCAPE)),
+    Attack("tools/call of 2,000,000 integers", "up", _integers()),
+    Attack("the same with an escape beside", "up", _integers(_ESCAPE)),
     Attack("a forged cursor of 110,000 ids", "up", _forged),
     Attack("a spelled cursor of 27,000 escapes", "up", _spelled),
     Attack("pipelined tiny requests", "up", _pipelined, REQUESTS, REQUESTS),
@@ -156,6 +189,8 @@ ATTACKS: Final[Sequence[Attack]] = (
     Attack("initialize of numbers", "down", functools.partial(_tokens, b"0"), asks=_INITIALIZE),
     Attack("initialize of objects", "down", functools.partial(_tokens, b"{}"), asks=_INITIALIZE),
     Attack("initialize of pairs", "down", functools.partial(_tokens, b'{"":""}'), asks=_INITIALIZE),
+    Attack("tasks/get answered with numbers", "down", functools.partial(_task, b"0"), asks=_GET),
+    Attack("tasks/get answered with objects", "down", functools.partial(_task, b"{}"), asks=_GET),
     Attack("20 MB of LF, as events", "down", _repeated(b"\n", 20 * 10**6)),
     Attack("8 MB of CR, as events", "down", _repeated(b"\r", 8 * 10**6)),
     Attack("8 MB of CRLF, as events", "down", _repeated(b"\r\n", 8 * 10**6)),
@@ -164,6 +199,8 @@ ATTACKS: Final[Sequence[Attack]] = (
     Attack("the same, as an initialize", "down", _lines, asks=_INITIALIZE),
     Attack("tiny events", "down", _repeated(b"data:1\n\n", 4 * MIB), 4 * MIB // 8),
     Attack("tiny events, as an initialize", "down", _repeated(b"data:1\n\n", 4 * MIB), 4 * MIB // 8, asks=_INITIALIZE),
+    Attack("tiny events, packed", "down", functools.partial(_packed, b"data:{}\n\n"), 100_000),
+    Attack(NAMING, "down", functools.partial(_packed, b'data:{"task":1}\n\n'), 100_000),
     Attack("chunks of one byte, down", "down", _chunks_down, 2 * MIB // 6),
     Attack("segments of one byte, down", "down", lambda: response(b"x" * SEGMENTS), SEGMENTS, piece_bytes=1),
 )

@@ -11,9 +11,9 @@ import pytest
 
 from gateway import config
 from gateway.caller_identity import Key, ServerKey
+from gateway.mcp.ids_in_messages import Made
 from gateway.mcp.task import Stamp
 from gateway.mcp.task_observations import Observation
-from gateway.owners.ids_in_messages import Made
 from gateway.store.redis_command_queue import READ_AT_ONCE
 from gateway.store.redis_connection import StoreState
 from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone

@@ -19,9 +19,7 @@ FAULTS: Final = faults({
     "a request that was put off is not repeated": (r"(?<=pause_s = )refused\.retry_after_s", "None"),
     # ---- what is marked ----
     "notifications mark nothing": (r"\w+\.of_notification\(\w+\)", "None"),
-    "an answer that need not be read marks nothing": (
-        r"(?<=if )is_unique(?=:\n\s+if self\.lives is not None:\n\s+self\.lives\.name\()", "True"
-    ),
+    "an answer to a client marks nothing": (r"(?<=for task_id, raw in )said\.shown(?=:\n\s+if not \(said)", "()"),
     "a mark is made at the request, not at the answer": (
         r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
     ),
@@ -85,11 +83,9 @@ FAULTS: Final = faults({
         r"(?<=if )is_made(:\n\s+return) before\.is_counted.*", r"True\1 False"
     ),
     "each session that sees a task counts it": (r"hash\(\(key\.server, task_id\)\)", "hash((*key, task_id))"),
-    "an answer that need not be read ends no task": (
-        r"if known is not None:\n\s+self\.told\(key, \(known,\)\)\n\s+elif pending\.shows_task:", "if False:"
-    ),
+    "an answer to a client ends no task": (r"(?<=for _, raw in )said\.shown", "()"),
     "an answer to a client ends a refusal": (
-        r"(?=session\.renew\(task, pending)", "session.known.refused = 0; "
+        r"(?=self\.renew\(before, asked)", "self.known.refused = 0; "
     ),
 })  # fmt: skip
 
@@ -133,7 +129,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "what several queries wait for ends with the first of them that leaves": 33,
     "a request that was put off is not repeated": 0,
     "notifications mark nothing": 5,
-    "an answer that need not be read marks nothing": "a task has changed, says a response that is no JSON",
+    "an answer to a client marks nothing": "a task has changed, says a response that is no JSON",
     "a mark is made at the request, not at the answer": "a task is made while all pages are read",
     "an error marks nothing": 117,
     "an error about a task that the index lacks marks nothing, though own requests are under way": (
@@ -176,7 +172,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "late news of a task that has ended begins it again": 2,
     "a result under an id that is given again begins no life": "a task that has gone and one of its id are counted",
     "each session that sees a task counts it": "a token is renewed after a task was made",
-    "an answer that need not be read ends no task": 3,
+    "an answer to a client ends no task": 3,
     "an answer to a client ends a refusal": "a client is served after a 403",
 }
 """What finds a fault, and is played first: a history of test_found.py, or of a seed. All others are played if it does

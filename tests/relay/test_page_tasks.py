@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.mcp.jsonrpc import TOOL_CHARS_MAX
+from gateway.mcp.client_message import TOOL_CHARS_MAX
 from tests.launch import Gateway, Gateways
 from tests.relay.messages import Json, call, fault, filtered, page, result, task
 from tests.relay.test_page import EVERYWHERE, HOSTILE, SIZES, ask, browser, contrast_min, opened, playwright

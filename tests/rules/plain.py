@@ -4,14 +4,17 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from gateway.mcp import jsonrpc, task
+from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import STATUSES, UNKNOWN, Instant, Task
-from gateway.query import cursor
-from gateway.query.criteria import Query
+from gateway.query import cursor, list_request
+from gateway.query.criteria import BadQuery, Query
 from gateway.query.cursor import Position
+from gateway.query.list_request import ListRequest
 from gateway.tasks.index import QueryPage
 
 # Times of one day: some equal though written differently, some finer than a microsecond or a nanosecond.
@@ -44,6 +47,33 @@ def parsed(data: bytes) -> Message:
     message = jsonrpc.parse(data)
     assert message is not None, data[:200]
     return message
+
+
+def asked(body: bytes, has_guards: bool = False, is_own: bool = False) -> ClientMessage:
+    """What a client's message says."""
+    message = read(body, has_guards, is_own)
+    assert message is not None, body[:200]
+    return message
+
+
+def read(body: bytes, has_guards: bool = False, is_own: bool = False) -> ClientMessage | None:
+    reading = list_request.read(body, has_guards, is_own)
+    while True:
+        try:
+            reading.send(None)  # of a large one the turns follow each other
+        except StopIteration as read:
+            message: ClientMessage | None = read.value
+            return message
+
+
+def position(params: bytes) -> Position | None:
+    """The page that a `tasks/list` asks for. Raises BadQuery."""
+    message = asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":%b}' % params)
+    assert isinstance(message, ListRequest)
+    found = message.position
+    if isinstance(found, BadQuery):
+        raise found
+    return None if found is None else msgspec.structs.replace(found, comes_again=False)
 
 
 UNREADABLE: list[Any] = ["", "yesterday", "2025-13-01T00:00:00Z", 5, None, {}]

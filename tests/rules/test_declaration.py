@@ -9,8 +9,8 @@ import pytest
 
 from gateway.query import criteria
 from gateway.query.criteria import CRITERIA, BadQuery, Fault
-from gateway.refresh import query_answer
 from tests.rules import plain
+from tests.rules.plain import position
 
 ROOT = Path(__file__).parents[2]
 CLIENTS, TASKS, RULES = (ROOT / "docs" / name for name in ("clients.md", "choosing.md", "design.md"))
@@ -45,7 +45,7 @@ def flag(name: str) -> str:
 
 def faults(params: object) -> list[Fault]:
     with pytest.raises(BadQuery) as caught:
-        query_answer.read(criteria.params(json.dumps(params).encode()))
+        position(json.dumps(params).encode())
     return caught.value.faults
 
 

@@ -15,7 +15,7 @@ from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, Addresses
 from gateway.http.content_codings import Unreadable, decoder
 from gateway.http.header_fields import Headers
 from gateway.mcp import capabilities, jsonrpc, sse, task_observations
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.task import TaskError
 from gateway.query import criteria, cursor
 from gateway.query.criteria import LIST_ITEMS_MAX, BadQuery, Query
@@ -56,8 +56,8 @@ def bytes_taken_at_most(bytes_max: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def call(method: str, params: bytes) -> Message:
-    return plain.parsed(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
+def call(method: str, params: bytes) -> ClientMessage:
+    return plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
 
 
 def test_unknown_members_of_a_list_s_params_cost_their_bytes() -> None:
@@ -65,7 +65,7 @@ def test_unknown_members_of_a_list_s_params_cost_their_bytes() -> None:
     params = b'{"status":["working"],%b}' % MANY
     with bytes_taken_at_most(4 * len(params)):
         assert criteria.read(criteria.params(params)) == Query(status=frozenset({"working"}))
-        assert criteria.ignored(params) == ["..."]
+        assert criteria.ignored(params, criteria.params(params)) == ["..."]
 
 
 def test_unknown_members_of_a_filter_cost_their_bytes() -> None:

@@ -13,10 +13,11 @@ from gateway.caller_identity import Key
 from gateway.config import IndexLimits
 from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
+from gateway.mcp.ids_in_messages import Made, made_by, told_of
 from gateway.mcp.task import Moment
-from gateway.owners.ids_in_messages import Made, asked_for, made_by, told_of
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_SESSION
 from gateway.owners.task_owners import OwnTasks
+from gateway.task_ownership_guard import asked_for
 from tests.rules import plain
 from tests.rules.test_seen import KEY, OTHER
 
@@ -152,7 +153,7 @@ def test_an_id_is_found_wherever_it_stands(other: Any, part: str, path: list[str
 
 def test_what_a_request_is_about() -> None:
     def asked(body: bytes) -> list[object]:
-        return asked_for(jsonrpc.parse(body), body)
+        return asked_for(plain.read(body, True, True), body)
 
     assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"x"}}') == ["x"]
     assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get"}') == [None]
@@ -184,12 +185,11 @@ def test_what_a_request_is_about() -> None:
     ],
 )
 def test_what_makes_a_task(result: str, asks: bool, made: Made | None) -> None:
-    message = jsonrpc.parse(f'{{"jsonrpc":"2.0","id":1,"result":{result}}}'.encode())
-    assert message is not None
-    assert made_by(message, asks) == made
+    data = f'{{"jsonrpc":"2.0","id":1,"result":{result}}}'.encode()
+    assert made_by(plain.parsed(data), data, asks) == made
 
 
-CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"a":[%b],"b":"\\u001b"}}}'
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"a":[%b],"b":"\\u006b"}}}'
 
 
 @pytest.mark.parametrize("each", [b"{}", b"[]"])
@@ -198,6 +198,6 @@ def test_what_would_take_long_to_read_is_not_read(body: bytes, each: bytes) -> N
     """A million objects take half a second, in which nobody is served."""
     many = body % b",".join([each] * 200_000)
     with pytest.raises(Ambiguous):
-        asked_for(jsonrpc.parse(many), many)
+        asked_for(plain.read(many, True, True), many)
     told = b'{"jsonrpc":"2.0","method":"x","params":{"task":[%b]}}' % b",".join([each] * 200_000)
     assert told_of(plain.parsed(told), told) == [None], "it may name any task"

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import jsonrpc, task, task_observations
-from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX, Message
+from gateway.mcp.client_message import ClientMessage
+from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX
 from gateway.mcp.task import Moment
 from gateway.mcp.task_observations import Observation
 from gateway.tasks.exchange_observer import PLAIN, RESUMED, UNMATCHED, Pending, RequestKind, begin
@@ -20,8 +21,8 @@ PLAIN_TASK: Final = TASK % b""
 BOM: Final = b"\xef\xbb\xbf"
 
 
-def request(method: str, params: bytes = b"{}") -> Message:
-    return plain.parsed(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
+def request(method: str, params: bytes = b"{}") -> ClientMessage:
+    return plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
 
 
 def result(value: bytes, message_id: bytes = b"1") -> bytes:
@@ -149,7 +150,7 @@ def test_a_request_about_tasks_is_observed_and_the_response_to_another_says_noth
         assert task_observations.of_response(asked, plain.parsed(jsonrpc.rewritten(value) or value)) is None
     for method in ("tasks/get", "tasks/cancel", "tasks/list"):
         assert request(method).is_observed
-        assert not plain.parsed(b'{"jsonrpc":"2.0","method":"%b"}' % method.encode()).is_observed
+        assert not plain.asked(b'{"jsonrpc":"2.0","method":"%b"}' % method.encode()).is_observed
 
 
 @pytest.mark.parametrize("count", [500, 501, 5000])
@@ -165,28 +166,6 @@ def test_only_the_capability_goes_into_initialize() -> None:
     at = next(i for i, (one, other) in enumerate(zip(heard.seen, data, strict=False)) if one != other)
     assert data.startswith(heard.seen[:at]) and data.endswith(heard.seen[at - len(data) :])
     assert heard.server is not None and heard.server.methods == ("tools/call",)
-
-
-# Each: a message about the one task that its request names, and whether it need not be read.
-UNREAD: Final[dict[str, tuple[Pending, bytes, bool]]] = {
-    "a task": (GET, result(PLAIN_TASK), True),
-    "the result of a task": (RESULT, result(b'{"content":[],"_meta":{}}'), True),
-    "a task with _meta": (GET, result(TASK % b',"_meta":{}'), False),
-    "an error": (GET, error(-32602), False),
-    "a space before the id": (GET, result(PLAIN_TASK, b" 1"), True),
-    "the id at the end": (GET, b'{"jsonrpc":"2.0","result":%b,"id":1}' % PLAIN_TASK, True),
-    "a longer id": (GET, result(PLAIN_TASK, b"12"), False),
-    "a request of the server's": (GET, b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"result":1}}', False),
-    "a batch": (GET, b"[%b]" % result(PLAIN_TASK), False),
-    "escapes": (GET, result(TASK % b',"x":"\\u0065"'), False),
-    "a page": (LIST, result(b'{"tasks":[]}'), False),
-}
-
-
-@pytest.mark.parametrize("row", UNREAD.values(), ids=UNREAD.keys())
-def test_what_need_not_be_read(row: tuple[Pending, bytes, bool]) -> None:
-    pending, data, is_success = row
-    assert pending.is_success(data) is is_success
 
 
 @pytest.mark.parametrize("pending", [CALL, NOT_READ, UNMATCHED, RESUMED, GET, OTHER, INITIALIZE])
@@ -231,11 +210,10 @@ anything = documents.documents(
     st.booleans(),
 )
 def test_no_message_raises(method: str, params: bytes, result: bytes, is_error: bool) -> None:
-    asked = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
+    asked = plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
     name = b"error" if is_error else b"result"
     answer = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"%b":%b}' % (name, result))
     told = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params)
-    assert asked is not None
     assert answer is not None
     assert told is not None
     assert asked.is_observed is not None

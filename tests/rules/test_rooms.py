@@ -37,7 +37,15 @@ ROOM_FILES_MAX: Final = 12
 
 # What decides: it never awaits, logs or reads a clock.
 DECIDES: Final = {
-    "mcp": ("capabilities", "jsonrpc", "sse", "task", "task_observations"),
+    "mcp": (
+        "capabilities",
+        "client_message",
+        "ids_in_messages",
+        "jsonrpc",
+        "sse",
+        "task",
+        "task_observations",
+    ),
     "http": (
         "address_rewriting",
         "cors",
@@ -48,7 +56,7 @@ DECIDES: Final = {
         "response_parser",
     ),
     "query": ("criteria", "cursor"),
-    "owners": ("eviction", "ids_in_messages"),
+    "owners": ("eviction",),
     "tasks": ("exchange_observer", "index", "lifecycle_counts", "reconciliation"),
     "refresh": ("planning",),
     "upstream": ("caller_identity_drift",),

@@ -12,13 +12,13 @@ from gateway.mcp import task
 from gateway.query import criteria
 from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
 from gateway.query.cursor import Position
-from gateway.refresh import query_answer
 from tests.rules import plain
+from tests.rules.plain import position
 from tests.rules.test_criteria import EARLY, EXAMPLES, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
 
 
 def read(params: object) -> Position | None:
-    return query_answer.read(criteria.params(json.dumps(params).encode()))
+    return position(json.dumps(params).encode())
 
 
 def spelled(text: str) -> Query:

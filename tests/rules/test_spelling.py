@@ -1,4 +1,4 @@
-"""Names that other readers of JSON may read otherwise (owners/ids_in_messages.py), against readers that do."""
+"""Names that other readers of JSON may read otherwise (mcp/ids_in_messages.py), against readers that do."""
 
 import json
 from typing import Any, Final, TypeAlias
@@ -6,8 +6,7 @@ from typing import Any, Final, TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.mcp import jsonrpc
-from gateway.owners.ids_in_messages import doubtful
+from tests.rules.plain import asked, read
 
 Pairs: TypeAlias = list[tuple[str, Any]]
 
@@ -107,10 +106,10 @@ MESSAGES = st.lists(MEMBERS, max_size=5).map(lambda some: written([("jsonrpc", '
 @settings(max_examples=300)
 @given(MESSAGES)
 def test_where_nothing_is_in_doubt_every_reader_finds_the_same(data: bytes) -> None:
-    message = jsonrpc.parse(data)
+    message = read(data, has_guards=True)
     if message is None:
         return
-    doubts = doubtful(message, data)
+    doubts = message.doubts
     ours, *others = (seen(data, pick) for pick in (last_wins, first_wins, like_go))
     if not doubts:
         assert others == [ours, ours]
@@ -129,9 +128,7 @@ def plain(draw: st.DrawFn) -> bytes:
 
 @given(plain())
 def test_what_stands_elsewhere_is_free(data: bytes) -> None:
-    message = jsonrpc.parse(data)
-    assert message is not None
-    assert doubtful(message, data) == frozenset()
+    assert asked(data, has_guards=True).doubts == frozenset()
 
 
 def test_what_would_take_long_to_read_is_in_doubt_and_large_arguments_are_not() -> None:
@@ -139,10 +136,6 @@ def test_what_would_take_long_to_read_is_in_doubt_and_large_arguments_are_not() 
     call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"%b":[%b]}}'
     for name, doubts in (b"arguments", set()), (b"argument", set(NAMES) - {"ttl"}):
         data = call % (name, many)
-        message = jsonrpc.parse(data)
-        assert message is not None
-        assert doubtful(message, data) == doubts
+        assert asked(data, has_guards=True).doubts == doubts
     deep = b'{"jsonrpc":"2.0","id":1,"ID":' + b"[" * 900 + b"]" * 900 + b"}"
-    message = jsonrpc.parse(deep)
-    assert message is not None
-    assert "id" in doubtful(message, deep)
+    assert "id" in asked(deep, has_guards=True).doubts

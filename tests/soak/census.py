@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.app import App
+from gateway.query import list_request
 from gateway.refresh import query_answer
 from tests.launch import Gateway, Gateways, app_before
 from tests.relay.messages import Json
@@ -98,13 +99,8 @@ class InProcess:
             rows.clear()  # a fixed number, which the rounds fill
         for heads in (self._app._proxy.heads, self._app._pools.heads) * 10:
             heads.sweep(heads._next_turn_at)  # those that are remembered are bounded too
-        for params in (
-            query_answer.position_of,
-            query_answer.filter_of,
-            query_answer.ignored_of,
-            query_answer.misspelt_of,
-        ):
-            params.cache_clear()  # and these
+        list_request.small_list.cache_clear()  # and these
+        query_answer.small_filter.cache_clear()
         gc.collect()
         for _ in range(_STEPS):  # indexes are freed bit by bit
             await asyncio.sleep(0)

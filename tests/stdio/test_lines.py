@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from gateway.config import IndexLimits, StdioConfig
-from gateway.mcp import jsonrpc
 from gateway.mcp.task import NEVER, Moment
 from gateway.stdio.line_channel import CANCELLED_MAX, Passed, Unanswered
 from gateway.transport.memory_budget import SMALL_BYTES_MAX
 from tests.launch import eventually
+from tests.rules.plain import asked
 from tests.stdio.conftest import SMALL
 from tests.stdio.harness import QUERY_ALL, Stage, call, line, notification, result, task, through
 
@@ -173,9 +173,7 @@ async def test_a_cancelled_request_waits_for_no_answer(stage: Stage) -> None:
 
 
 def request(message_id: int) -> tuple[bytes, Passed]:
-    message = jsonrpc.parse(call(message_id, "tasks/get", taskId="a"))
-    assert message is not None
-    return b"%d" % message_id, Passed(message, NEVER)
+    return b"%d" % message_id, Passed(asked(call(message_id, "tasks/get", taskId="a")), NEVER)
 
 
 MANY = [f"+{number} x{number}" for number in range(CANCELLED_MAX + 3)]

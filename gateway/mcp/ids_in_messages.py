@@ -6,48 +6,34 @@ tool's arguments are free.
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
-from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task_observations import named
 
-GUARD: Final = "guards.own_tasks"
 OF_TASKS: Final = "tasks/"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
 TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
-_OBJECTS_MAX: Final = 100_000  # and arrays, of a message whose every name is read: each takes time
+_WORK_MAX: Final = 60_000  # of reading every name of a message: quotes, commas, brackets, and braces, which cost more
 _LEVELS: Final = ("id", "method", "params"), ("_meta", "taskId", "task"), ("ttl",)  # of message, `params`, `task`
 _ALL: Final = frozenset(name for names in _LEVELS for name in names)
 _FOLDED: Final = tuple((b'"%b"' % name.encode(), b'"%b"' % name.lower().encode()) for name in sorted(_ALL))
-_FOLDING: Final = tuple(letter.encode() for letter in "\u017f\u212a\u0131")  # long s, Kelvin, dotless i: to s, k, i
+FOLDING: Final = tuple(letter.encode() for letter in "\u017f\u212a\u0131")  # long s, Kelvin, dotless i: to s, k, i
+# The escapes of letters, of `-`, `.` and `/`, and of what folds.
+_ESCAPE: Final = re.compile(rb"\\u(?:00(?:2[def]|[4-7])|017f|212a)")
 _READ_BYTES_MAX: Final = 64 * 1024  # beside arguments and results
+_PLAIN_BYTES_MAX: Final = 1 << 20  # likewise, of what has no name twice
 
 
-def asked_for(message: Message | None, body: bytes) -> list[object]:
-    """The ids of the tasks that a client's message is about, None for one that is no text.
-
-    Raises Ambiguous where another reader may find other ones, or a message in what is none here.
-    """
-    if message is None:
-        if jsonrpc.looks_like_messages(body) and not _is_other_json(body):
-            raise Ambiguous(f"{GUARD}: a batch, or what only some readers take for a message, does not pass")
-        return []
-    if doubts := doubtful(message, body):
-        raise Ambiguous(f"{GUARD}: which counts? Name it once, in its own letters: {', '.join(sorted(doubts))}")
-    if message.is_response:
-        return []  # to what the server asked of him, maybe about a task of the client's
-    method = message.method or ""
-    is_of_tasks = method.startswith(OF_TASKS)
-    if method.strip().casefold().startswith(OF_TASKS) and not (is_of_tasks and message.is_request):
-        raise Ambiguous(f"{GUARD}: {method!r} is no method of MCP, or needs an id")
-    if (ids := _named(message, body)) is None:
-        raise Ambiguous(f"{GUARD}: a message that names {_RELATED} must be JSON, and not huge")
-    return [*ids, named(message.params)] if is_of_tasks and method != "tasks/list" else ids
+def related(message: Message, body: bytes) -> Sequence[object] | None:
+    """The ids of the tasks to which a client's message is related; None if they cannot be read."""
+    return [] if message.is_response else _named(message, body)  # a response may be about a task of the client's
 
 
 def told_of(message: Message, data: bytes) -> list[object]:
@@ -65,10 +51,13 @@ class Made(NamedTuple):
     ttl_s: float
 
 
-def made_by(response: Message, asks: bool) -> Made | None:
+def made_by(response: Message, data: bytes, asks: bool) -> Made | None:
     """The task that a result made; None if none. `asks`: its request may have asked for a task (2025-11-25)."""
-    task = jsonrpc.member(response.result, "task") if asks else jsonrpc.ABSENT
-    if bytes(jsonrpc.member(response.result, "resultType")) == b'"task"':  # 2026-07-28
+    if not asks and b'"resultType"' not in data:
+        return None
+    made = jsonrpc.decoded(_making, response.result) or _NOTHING_MADE
+    task = made.task if asks else jsonrpc.ABSENT
+    if bytes(made.resultType) == b'"task"':  # 2026-07-28
         task = response.result
     ttl_ms = jsonrpc.decoded(_number, jsonrpc.member(task, "ttl")) or 0.0
     task_id = named(task)
@@ -77,7 +66,7 @@ def made_by(response: Message, asks: bool) -> Made | None:
 
 def _named(message: Message, data: bytes, related_only: bool = True) -> list[object] | None:
     """The ids of all tasks, or of all related ones, wherever they stand in a message; None if that cannot be read."""
-    if b"\\u" not in data and (b"related-task" if related_only else b"task") not in data.lower():
+    if not _may_have(data, b"related-task" if related_only else b"task"):
         return []
     found: list[object] = []
 
@@ -93,9 +82,18 @@ def _named(message: Message, data: bytes, related_only: bool = True) -> list[obj
     return None if read is None else found
 
 
+def _may_have(data: bytes, name: bytes) -> bool:
+    """Whether a name in small letters stands somewhere, in any spelling of it. No encoder escapes its letters."""
+    lower = data.lower()
+    if name in lower or _ESCAPE.search(lower):
+        return True
+    return not data.isascii() and any(letter in data for letter in FOLDING)
+
+
 def _read(data: bytes, hook: Callable[[list[tuple[str, Any]]], Any] = tuple) -> Any:
-    """JSON whose objects are pairs, by the hook; None for what cannot be read, or has too many of them."""
-    if data.count(b"{") + data.count(b"[") > _OBJECTS_MAX:
+    """JSON whose objects are pairs, by the hook; None for what cannot be read, or takes long."""
+    work = data.count(b",") + data.count(b"[") + data.count(b'"') + 4 * data.count(b"{")
+    if work > _WORK_MAX:
         return None
     try:
         return json.loads(data, object_pairs_hook=hook, parse_int=float)
@@ -103,20 +101,25 @@ def _read(data: bytes, hook: Callable[[list[tuple[str, Any]]], Any] = tuple) -> 
         return None
 
 
-def _is_other_json(body: bytes) -> bool:
+def is_other_json(body: bytes) -> bool:
     """Whether a body is JSON in which no reader finds a method, such as a client's registration."""
     pairs = _read(body)
     return isinstance(pairs, tuple) and all(name.casefold() != "method" for name, _ in pairs)
 
 
-def doubtful(message: Message, body: bytes) -> frozenset[str]:
-    """Those of `id`, `method`, `params`, `_meta`, `taskId`, `task`, `ttl` that another reader may find elsewhere."""
-    if message.is_strict and _is_plain(body):
-        return frozenset()
-    path = ("result",) if message.method is None else ("params", "arguments")
-    if span := jsonrpc.find(body, *path):
-        body = body[: span[0]] + b"null" + body[span[1] :]
-        if _is_plain(body):
+def doubtful(message: Message, body: bytes, copy: bytearray, arguments: Raw) -> frozenset[str]:
+    """Those of `id`, `method`, `params`, `_meta`, `taskId`, `task`, `ttl` that another reader may find elsewhere.
+
+    `copy`: that of the body in which the message and its `arguments` were found. It is overwritten.
+    """
+    free = message.result if message.method is None else arguments
+    if message.is_strict:
+        if len(body) <= _READ_BYTES_MAX and _is_plain(body):
+            return frozenset()
+        if len(free):
+            at = jsonrpc.start_of(memoryview(free), copy)
+            body = body[:at] + b"null" + body[at + len(free) :]
+        if len(body) <= _PLAIN_BYTES_MAX and _is_plain(body):
             return frozenset()
     found = _doubts(body)
     may_have_ttl = found & {"params", "task", "ttl"} and (b"ttl" in body.lower() or b"\\u" in body)
@@ -126,9 +129,12 @@ def doubtful(message: Message, body: bytes) -> frozenset[str]:
 def _is_plain(body: bytes) -> bool:
     """Whether each of the names stands once at most, wherever, and no other spelling of it does."""
     lower = body.lower()
-    if b"\\u" in lower or (not body.isascii() and any(letter in body for letter in _FOLDING)):
+    if b"\\u" in lower or (not body.isascii() and any(letter in body for letter in FOLDING)):
         return False
-    return all(lower.count(folded) <= (quoted in body) for quoted, folded in _FOLDED)
+    return all(
+        (at := lower.find(folded)) < 0 or (body.startswith(quoted, at) and lower.find(folded, at + len(folded)) < 0)
+        for quoted, folded in _FOLDED
+    )
 
 
 def _doubts(body: bytes) -> frozenset[str]:
@@ -145,4 +151,11 @@ def _doubts(body: bytes) -> frozenset[str]:
     return frozenset(doubts)
 
 
+class _MakingResult(msgspec.Struct):
+    task: Raw = jsonrpc.ABSENT
+    resultType: Raw = jsonrpc.ABSENT
+
+
+_making: Final = msgspec.json.Decoder(_MakingResult)
+_NOTHING_MADE: Final = _MakingResult()
 _number: Final = msgspec.json.Decoder(float)
