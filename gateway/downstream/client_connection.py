@@ -169,7 +169,7 @@ class ClientConnection(ClientWire):
     def _break_off(self) -> None:
         """Fail the request that is arriving: it will never be whole."""
         if self._receiving is not None:
-            self._receiving.request.body.fail(ClientGone())
+            self._receiving.request.is_cut = self._receiving.request.body.fail(ClientGone())
             self._receiving = None
 
     def expect_body(self) -> None:

@@ -31,8 +31,8 @@ class ClientRequest:
     """`minor` is that of the HTTP version: 1, or 0 for a client that knows neither chunks nor 1xx responses."""
 
     __slots__ = (
-        "body", "connection", "continued", "head", "is_edited", "kept_bytes", "method", "minor", "refused_trailers",
-        "reservation", "taken", "target", "up_bytes",
+        "body", "connection", "continued", "head", "is_cut", "is_edited", "kept_bytes", "method", "minor",
+        "refused_trailers", "reservation", "taken", "target", "up_bytes",
     )  # fmt: skip
 
     def __init__(self, connection: ClientWire, head: Head) -> None:
@@ -45,6 +45,7 @@ class ClientRequest:
         self.reservation: Reservation | None = None  # of a large head, and of a large body that is read to be inspected
         self.taken = b""  # what was read of the body before it goes up
         self.up_bytes = head.body_bytes  # the length that goes up; below 0 for a body in chunks
+        self.is_cut = False  # the client left before it was whole
         self.is_edited = False  # other bytes go up than came
         self.refused_trailers = frozenset[bytes]()  # names in lower case, besides those that never go up
         self.continued = False  # the client was told to go on and send its body

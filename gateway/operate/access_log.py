@@ -133,6 +133,8 @@ def why(ended: EndedRequest) -> dict[str, object]:
     if code is not None:
         return {**said, "failure": "JsonRpcError", "why": f"the answer is the JSON-RPC error {code}"}
     if status == CLIENT_LEFT:
+        if ended.exchange is not None and ended.exchange.request.is_cut:
+            return {"failure": "RequestCut", "why": "the client left before its request was whole"}
         return {"failure": "ClientLeft", "why": "the client left before a response began"}
     return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}"} if status >= 500 else {}
 

@@ -53,20 +53,6 @@ _DRIFTS_S: Final = 300.0  # so long after the last request that drifts
 _NAMES_MAX: Final = 5  # of header fields
 _WHY_CHARS_MAX: Final = 300
 _TOOL_CHARS_MAX: Final = 40  # of a tool's name, which a server or a client chose
-_DOES: Final = {  # about each fault: what to do, and the section of docs/troubleshooting.md that says more
-    "drain": ("It ends by itself: SIGTERM was sent.", "It does not start, or does not answer"),
-    "down": ("Does the server run, and is its url right?", "502 Bad Gateway"),
-    "failing": ("Failures by reason says what to do about each.", "500 and above from the upstream"),
-    "refused": ("Nobody gets in: look at url, token and rate.", "An upstream refuses everything"),
-    "tasks": ("Read why: taskgate tasks prints the failed ones with their messages.", "Tasks fail"),
-    "certificate": ("Renew the file under the same name, and send SIGHUP.", "A certificate ends"),
-    "store": ("Do not restart before it is back, or lose what it would keep.", "The store fails"),
-    "reload": ("The configuration before is in force.", "Reload refused"),
-    "memory": ("Raise index.memory_bytes_max, or look at what uses it up.", "Memory grows"),
-    "sockets": ("Raise limits.connections_max, or look at who connects.", "Too many open files"),
-    "limit": ("Raise the limit, or look at what uses it up.", "503 Service Unavailable"),
-    "drift": ("Keep it out, or name what tells users apart in identity_headers.", "Each request is another caller"),
-}
 _LIMIT_KINDS: Final = {"index_bytes": "memory", "index_sessions": "memory", "connections": "sockets"}
 _SHOWN_MAX: Final = 3  # faults in the banner
 _PROJECT: Final = dict(url.split(", ", 1) for url in metadata("taskgate").get_all("Project-URL") or ())
@@ -185,18 +171,14 @@ def _cause(reasons: Iterable[Mapping[str, Any]], upstream: str, is_fault: bool) 
 
 def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
     """Whether anything is wrong, in words, and what to do; `level` is good, note, warn or bad."""
-    ranks = [*_DOES].index  # a drain comes first, then the worst
-    found = sorted(
-        _faults(shown), key=lambda fault: (ranks(fault.kind) > 0, _LEVELS.index(fault.level), ranks(fault.kind))
-    )
+    found = sorted(_faults(shown), key=lambda f: (f.kind != "drain", _LEVELS.index(f.level), f.kind != "down"))
     states = [upstream["state"] for upstream in shown["upstreams"]]
     parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
     first, more = found[:_SHOWN_MAX], len(found) - _SHOWN_MAX
     said = [fault.text for fault in first] or ["Nothing is wrong: " + ", ".join(parts)]
     text = ". ".join([*said, *[f"{more} more"] * (more > 0), *_waiting(shown)])
     level = min((fault.level for fault in found), key=_LEVELS.index, default="good")
-    told = [{**fault._asdict(), "do": _DOES[fault.kind]} for fault in first]
-    return {"level": level, "text": text, "faults": told, "more": max(more, 0)}
+    return {"level": level, "text": text, "faults": [fault._asdict() for fault in first], "more": max(more, 0)}
 
 
 def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:

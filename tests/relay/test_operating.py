@@ -245,6 +245,9 @@ async def test_an_upstreams_5xx_and_a_client_that_leaves_are_told(gateways: Gate
         one.reset()
         line = await logged(rig.gateway, "ClientLeft")
         assert (line["status"], line["client"], line["method"]) == (499, "127.0.0.1", "tools/call")
+        one = await rig.client(post(call("initialize"))[:-1])
+        one.reset()
+        assert (await logged(rig.gateway, "before its request was whole"))["failure"] == "RequestCut"
 
 
 async def test_a_query_that_fails_on_a_stream_is_told_like_any_other(gateways: Gateways) -> None:

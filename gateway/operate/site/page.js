@@ -22,6 +22,7 @@ const REASONS = { // in words, what to do, and the section of the documents that
   Ambiguous: ["can be read in two ways", "Look at the client, and at what is in front of the gateway.", "What it guards", "security.md"],
   Forbidden: ["Host or Origin is not allowed", "Add it to allowed_hosts or allowed_origins, if it is yours.", "403 from the gateway"],
   ClientLeft: ["the client left", "Clients did not wait. Is the upstream slow?", "A request ends with status 499"],
+  RequestCut: ["a request that was cut", "The client, or a proxy in front, broke off while it sent.", "A request ends with status 499"],
   JsonRpcError: ["gets the JSON-RPC error", "It is the server's answer to the client. The log names the client.", "Errors", "clients.md"],
   CannotAnswer: ["a list that cannot be filtered", "The client must ask as the answer says.", "Errors", "clients.md"],
   NoFilter: ["a filter in the wrong place", "Tell the client where Taskgate-Filter works.", "Criteria in a header", "clients.md"],
@@ -31,10 +32,24 @@ const REASONS = { // in words, what to do, and the section of the documents that
   Internal: ["a fault of taskgate", "Its log has more. Please report it.", "500 and above from the upstream"],
   Loop: ["leads back to taskgate", "Change the url of that upstream.", "508 from the gateway"],
 };
-const SILENT = ["Does its process run? Then it hangs: restart it. Else its log ends with why.", "It does not start, or does not answer"];
+const DOES = { // about each kind of fault
+  drain: ["It ends by itself: SIGTERM was sent.", "It does not start, or does not answer"],
+  down: ["Does the server run, and is its url right?", "502 Bad Gateway"],
+  failing: ["Failures by reason says what to do about each.", "500 and above from the upstream"],
+  refused: ["Nobody gets in: look at url, token and rate.", "An upstream refuses everything"],
+  tasks: ["Read why: taskgate tasks prints the failed ones with their messages.", "Tasks fail"],
+  certificate: ["Renew the file under the same name, and send SIGHUP.", "A certificate ends"],
+  store: ["Do not restart before it is back, or lose what it would keep.", "The store fails"],
+  reload: ["The configuration before is in force.", "Reload refused"],
+  memory: ["Raise index.memory_bytes_max, or look at what uses it up.", "Memory grows"],
+  sockets: ["Raise limits.connections_max, or look at who connects.", "Too many open files"],
+  limit: ["Raise the limit, or look at what uses it up.", "503 Service Unavailable"],
+  drift: ["Keep it out, or name what tells users apart in identity_headers.", "Each request is another caller"],
+  silent: ["Does its process run? Then it hangs: restart it. Else its log ends with why.", "It does not start, or does not answer"],
+};
 const ENDS = ["failed", "completed", "cancelled", "lost", "other"];
 const SORTS = {
-  name: (u) => u.name, state: (u) => (u.state === "up" && (u.faults?.[0] || u.refused?.[0]) ? 0.5 : ["down", "up", "not asked yet"].indexOf(u.state)),
+  name: (u) => u.name, state: (u) => (u.state === "up" && (u.faults?.[0] || refuses(u)) ? 0.5 : ["down", "up", "not asked yet"].indexOf(u.state)),
   rate: (u) => -(u.rate?.[0] ?? 0), failing: (u) => -(u.failing?.[0] ?? -1), p95: (u) => -(u.p95?.[0] ?? -1), in_flight: (u) => -u.in_flight,
 };
 const byId = (id) => document.getElementById(id);
@@ -236,13 +251,16 @@ function named(names) {
   return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
 }
 
+const refuses = (u) => u.state !== "down" && u.refused?.[1] > 0.95 * u.asked?.[1]; // as the verdict has it
+
 function showUpstreams(status) {
   const by = SORTS[sort];
   const ordered = status.upstreams.toSorted((one, other) =>
     by(one) < by(other) ? -1 : by(one) > by(other) ? 1 : SORTS.state(one) - SORTS.state(other));
   fill("upstreams", ordered.map((u) => [u.name, [
     wide(u.name, u.url),
-    { text: u.state, kind: { up: "state good", down: "state bad" }[u.state] ?? "state",
+    { text: u.state + (refuses(u) ? ", refuses nearly all" : ""),
+      kind: refuses(u) ? "state warn" : { up: "state good", down: "state bad" }[u.state] ?? "state",
       below: `since ${when(u.since)}, ${ago(status.now - u.since)}${u.state === "down" ? `: ${u.why}` : ""}` },
     number(both(u.rate, rate)), { curve: u.curve ?? null, kind: "curve" }, number(both(u.failing, percent), u.failing?.[1]),
     number(both(u.p95, within)), number(`${count(u.in_flight)} of ${count(u.requests_max)}`, u.in_flight >= 0.8 * u.requests_max),
@@ -313,7 +331,7 @@ function verdict({ text, level, faults, more = 0 }, icon) {
   if (byId("icon").getAttribute("href") !== address) byId("icon").setAttribute("href", address);
 }
 
-function wrong(item, { level, text, row, since, why, do: [does, ...more] }) { // a fault, as a link to its row
+function wrong(item, { level, text, row, since, why, kind }) { // a fault, as a link to its row
   const said = text + (since ? ` since ${when(since)}` : "") + (why ? `: ${why}` : "");
   const link = child(item, 0, "a");
   say(link, said, level);
@@ -325,8 +343,8 @@ function wrong(item, { level, text, row, since, why, do: [does, ...more] }) { //
     return false;
   };
   const advice = child(item, 1, "small");
-  say(child(advice, 0, "span"), does);
-  refer(child(advice, 1, "a"), ...more);
+  say(child(advice, 0, "span"), DOES[kind][0]);
+  refer(child(advice, 1, "a"), DOES[kind][1]);
 }
 
 let arranged = true; // with tasks first: if something is wrong, it comes first
@@ -346,7 +364,7 @@ function tell() {
   if (paused) say(byId("state"), "Paused");
   else if (isGone) say(byId("state"), "The gateway does not answer");
   else if (last) say(byId("state"), last.draining ? "Draining" : "Live");
-  if (isGone) verdict({ text: "The gateway does not answer", level: "bad", faults: [{ level: "bad", text: "The gateway does not answer", do: SILENT }] }, "icon-gone");
+  if (isGone) verdict({ text: "The gateway does not answer", level: "bad", faults: [{ level: "bad", text: "The gateway does not answer", kind: "silent" }] }, "icon-gone");
   else if (last) verdict(last.verdict, { warn: "icon-warn", bad: "icon-bad" }[last.verdict.level] ?? "icon");
 }
 
