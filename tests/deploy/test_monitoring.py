@@ -362,8 +362,12 @@ async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
                     named.remove(alert)
             return not empty | silent | named
 
+        active: dict[str, set[str]] = {}
+
         async def none_active() -> bool:
-            return not await seen.alerts()
+            nonlocal active
+            active = await seen.alerts()
+            return not active
 
         await prometheus.eventually(is_read, "Prometheus has read the gateway twice", PATIENCE_S)
         await made.break_down(upstreams)
@@ -373,4 +377,4 @@ async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
             )
         finally:
             await made.recover(upstreams)
-        await prometheus.eventually(none_active, "no alert is active", PATIENCE_S)
+        await prometheus.eventually(none_active, lambda: f"no alert is active: {active}", PATIENCE_S)
