@@ -16,7 +16,7 @@ PIP    := $(PYTHON) deploy/install.py
 PINNED := --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install form run test test-quick format check fuzz bench findings lock check-lock dist publish image try-image clean
+.PHONY: help install form run test test-quick format check fuzz bench findings lock check-lock manual dist publish image try-image clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ $(RUNS): pyproject.toml deploy/constraints.txt
 	@touch $@
 
 $(TESTS): $(RUNS)
-	@$(PIP) $(VENV) "what the tests need" 120 $(PINNED) --editable '.[dev]'
+	@$(PIP) $(VENV) "what the tests need" 122 $(PINNED) --editable '.[dev]'
 	@touch $@
 
 # With COMPILED=1 the modules that every relayed message passes are compiled with mypyc, and lie beside their sources.
@@ -123,6 +123,9 @@ lock: $(RUNS)  ## write deploy/constraints.txt from the ranges in pyproject.toml
 check-lock: $(RUNS)  ## fail unless make lock would write deploy/constraints.txt as it is, for the versions in it
 	$(call locked,--constraint deploy/constraints.txt)
 	diff deploy/constraints.txt $(VENV)/locked.txt
+
+manual: $(TESTS) form  ## build/share: the man page, and completion for bash and zsh, made from the parsers
+	@$(BIN)/python deploy/manual.py build/share
 
 # The version is read from pyproject.toml.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)

@@ -66,7 +66,7 @@ def _keep_signals() -> None:
         signal.signal(number, lambda number, _: _hangups.append(number) if number == signal.SIGHUP else os._exit(0))
 
 
-def _arguments() -> "argparse.ArgumentParser":
+def flags() -> "argparse.ArgumentParser":
     import argparse
     from importlib.metadata import version  # stdio has no time for it
 
@@ -135,7 +135,7 @@ def _main() -> None:
         from gateway.cli import tasks_command, try_command  # their HTTP client is no part of the gateway
 
         raise SystemExit((try_command if sys.argv[1] == "try" else tasks_command).run(sys.argv[2:]))
-    parser = _arguments()
+    parser = flags()
     given = parser.parse_args(sys.argv[1:])
     if given.command == "demo":
         if any(value for name, value in vars(given).items() if name not in ("command", "once")):
@@ -234,8 +234,7 @@ def _run(given: "argparse.Namespace") -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
-def _stdio(arguments: list[str]) -> NoReturn:
-    """Start a server, stand in front of it, and end as it does."""
+def stdio_flags() -> "argparse.ArgumentParser":
     from gateway.command_flags import Flags
 
     parser = Flags(
@@ -248,6 +247,12 @@ def _stdio(arguments: list[str]) -> NoReturn:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration of log, index, limits and traces")
     parser.add_argument("--admin", metavar="HOST:PORT", help="where /metrics and health are; without it, nowhere")
+    return parser
+
+
+def _stdio(arguments: list[str]) -> NoReturn:
+    """Start a server, stand in front of it, and end as it does."""
+    parser = stdio_flags()
     command_line, command = _split(arguments)
     given = parser.parse_args(command_line)
     if not command:

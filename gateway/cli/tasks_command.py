@@ -23,7 +23,7 @@ WATCH_S: Final = 2.0
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def run(arguments: Sequence[str]) -> int:
+def parser() -> ArgumentParser:
     flags = command_line.parser(
         "tasks",
         "List the tasks of a server that meet all criteria. If there is no gateway, one\nruns in this process.",
@@ -40,7 +40,11 @@ def run(arguments: Sequence[str]) -> int:
     flags.add_argument("--all", action="store_const", dest="limit", const=sys.maxsize, help="list them all")
     flags.add_argument("--watch", action="store_true", help="show the list again every two seconds, with what changed")
     flags.add_argument("--json", action="store_true", help="print one task a line, as the server has it")
-    given = command_line.read(flags, arguments)
+    return flags
+
+
+def run(arguments: Sequence[str]) -> int:
+    given = command_line.read(flags := parser(), arguments)
     texts = {name: text for name in CRITERIA if (text := getattr(given, f"_{name}")) is not None}
     criteria = {name: _value(flags, CRITERIA[name], text) for name, text in texts.items()}
     return command_line.signalled("tasks", _show(given, criteria))

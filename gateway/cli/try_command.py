@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -33,7 +33,7 @@ SHOWN_MAX: Final = 10  # tasks that `--create` shows
 _BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER}: status={','.join(UNFINISHED)}"
 
 
-def run(arguments: Sequence[str]) -> int:
+def parser() -> ArgumentParser:
     flags = command_line.parser(
         "try",
         "Say whether taskgate helps at a server: what its list of tasks is like, what it\n"
@@ -49,7 +49,11 @@ def run(arguments: Sequence[str]) -> int:
     flags.add_argument("--arguments", type=an_object, default={}, metavar="JSON", help="the tool's arguments")
     flags.add_argument("--pages", type=count, default=1_000, metavar="N", help="read no more pages by hand (1000)")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
-    return command_line.signalled("try", _trial(command_line.read(flags, arguments)))
+    return flags
+
+
+def run(arguments: Sequence[str]) -> int:
+    return command_line.signalled("try", _trial(command_line.read(parser(), arguments)))
 
 
 async def _trial(given: Namespace) -> int:
