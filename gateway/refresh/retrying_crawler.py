@@ -231,7 +231,7 @@ class Crawler:
         for attempt in range(_DROPS_MAX + 1):
             self.requests += 1
             self._under_way += 1
-            is_alone = self._under_way == 1
+            is_alone, number = self._under_way == 1, self.requests
             try:
                 with self._counts.asking(self._caller.key.upstream, method):
                     async with asyncio.timeout_at(ends_at):
@@ -246,7 +246,7 @@ class Crawler:
                 pause_s = refused.retry_after_s
                 if pause_s is not None:
                     pause_s = max(_PAUSE_MIN_S, pause_s)
-                elif refused.status in _BUSY and not (is_alone and self._under_way == 1):
+                elif refused.status in _BUSY and not (is_alone and self.requests == number):
                     pause_s = _BUSY_S  # it may serve one request of a session at a time
                 else:
                     raise

@@ -482,7 +482,7 @@ def _wrong_once(rng: random.Random) -> tuple[Event, ...]:
     method = rng.choice((None, "tasks/list", "tasks/list", "tasks/get", "tasks/get", *_OTHERS))
     if rng.random() < 0.25:
         kind, method = rng.choice(("empty", f"stale {code}", f"stale {max(400, status)}")), "tasks/list"
-    return (Fault(_s(rng), kind, method),)
+    return (Fault(_s(rng), kind, method),) * (1 + (code == -32601 and method == "tasks/get"))
 
 
 def _other(rng: random.Random) -> tuple[Event, ...]:

@@ -318,7 +318,8 @@ class Oracle:
         """Whether it is sent again, as it came beside others and may have been refused for that (DESIGN 5.8)."""
         others = (o for o in self._upstream.own if o.session is own.session and o is not own)
         is_busy = own.outcome in ("status 409", "status 429", "status 503")
-        return is_busy and any(o.at < own.at and (o.ended is None or o.ended > own.at) for o in others)
+        until = own.ended or own.at
+        return is_busy and any(o.at < until and (o.ended is None or o.ended > own.at) for o in others)
 
     def _patience_ends(self, own: Own) -> float:
         """From when on the gateway waits no longer for a request and its repetitions."""
@@ -435,11 +436,14 @@ class Oracle:
     def _is_put_off(self, truth: Truth, session: ServerSession, since: float, failures: int) -> bool:
         """Whether the gateway has asked for a task in vain, so often and not before the last crawl (DESIGN 6.12).
 
-        Once is enough for what only another session of the caller's has shown (7.12).
+        Once is enough for what only another session of the caller's has shown (7.12). Two answers that there is no
+        such method are enough for any.
         """
-        own = self._upstream.own
-        failed = [o for o in own if o.session is session and o.params.get("taskId") == truth.id and o.has_failed]
-        return len(failed) >= failures and (failed[-1].ended is None or failed[-1].ended.time >= since)
+        own = [o for o in self._upstream.own if o.session is session and o.method == "tasks/get"]
+        failed = [o for o in own if o.params["taskId"] == truth.id and o.has_failed]
+        no_method = [o for o in own if o.knows_no_get and (o.ended is None or o.ended.time >= since)]
+        is_failed = len(failed) >= failures and (failed[-1].ended is None or failed[-1].ended.time >= since)
+        return is_failed or len(no_method) > 1
 
     def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:
         """Whether a state matches: both, where the gateway may or may not know which method made the task."""

@@ -34,6 +34,10 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="code -32601", method="tasks/get"), Query(), Wait(16), Query(), Wait()),
     ),
+    "a task is asked for, and twice there is no such method": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), *[Fault(kind="code -32601", method="tasks/get")] * 2, Query(), Wait(641), Query(), Wait()),
+    ),
     "a task is asked for, and once that fails": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait(), Query(), Wait()),
@@ -65,6 +69,10 @@ FOUND = {
     ),
     "a balancer's cookie is new in each answer": History(
         Setting(balanced=True, tasks="w"), (Query(), Wait(66), Query(), Wait(), Query(), Wait())
+    ),
+    "of two requests the first is refused as others were under way, and that comes when none is": History(
+        Setting(busy=503, order="nothing", delays=((0, 0), (1, 0), (3, 0), (5, 0))),
+        (Create(), Wait(16), Create(), Wait(16), Get(), Wait(), Query(ids=(0, 1)), Wait(40)),
     ),
     "a server serves one request at a time": History(
         Setting(busy=409, order="nothing", delays=((2, 2),)), (Create(), Wait(5), Create(), Wait(5), Query(), Wait(66))

@@ -137,9 +137,12 @@ class Own:
     @property
     def has_failed(self) -> bool:
         """Whether it says nothing of the task that it asks for; that there is no such method is asked again at once."""
+        return self.outcome == "hang" or self.is_broken or (self.is_refused and not self.knows_no_get)
+
+    @property
+    def knows_no_get(self) -> bool:
         status, code = wrong(self.outcome)
-        is_asked_again = code == -32601 and status not in (401, 403, 429)
-        return self.outcome == "hang" or self.is_broken or (self.is_refused and not is_asked_again)
+        return self.method == "tasks/get" and code == -32601 and status not in (401, 403, 429)
 
 
 @dataclass(eq=False)
@@ -205,7 +208,6 @@ class Upstream:
         self._clock_set = 0  # how often
         self._times_asked: Counter[str] = Counter()
         self._shuffles = -1
-        self._has_no_get = False  # says the last answer to a `tasks/get`
         self._denies_empty = False  # the last empty cursor was refused
         self._busy: Counter[str] = Counter()  # requests under way, by session
         self._answers = count()
@@ -547,10 +549,7 @@ class Upstream:
             return False
         if method == "tasks/get" and is_gateways and code in _DENIALS:
             return False
-        if method == "tasks/get" and code == -32601:  # two in a row are believed (DESIGN 6.12)
-            self._has_no_get = not self._has_no_get
-            return self._has_no_get
-        if cursor == "" and (status or code is not None or kind == "expired"):  # likewise (6.11)
+        if cursor == "" and (status or code is not None or kind == "expired"):  # two in a row are believed (6.11)
             self._denies_empty = not self._denies_empty
             return self._denies_empty
         return True
@@ -588,7 +587,6 @@ class Upstream:
         if found is None or found.gone is not None:
             raise Refusal(INVALID_PARAMS, "Task not found", len(session.lives(params["taskId"])))
         if method == "tasks/get":
-            self._has_no_get = False
             if connection.own is not None:
                 connection.own.shown = (found,)
             return self._with_meta(found.state.raw)

@@ -61,6 +61,7 @@ FAULTS: Final = faults({
     ),
     # ---- one odd message ----
     "one -32601 ends asking by id": (r"(?<=range\()_ASKED_TIMES_MAX(?=\))", "1"),
+    "-32601 ends asking by id for good": (r"now\.at \+ interval_s", 'float("inf")'),
     "any error about a task denies it": (r"code not in \(jsonrpc\.INVALID_PARAMS, jsonrpc\.NOT_FOUND\)", "False"),
     "after one failure a task is left out": (r"(?<=mark\.failed >= )FAILURES_MAX", "1"),
     "what was put off is never asked for again": (r"self\._finds_all = True", "pass"),
@@ -156,6 +157,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "a refusal hides nothing": "a tool is refused after a task was made",
     "an answer to what was asked before a refusal ends it": "an answer to what was asked before a 403 comes after it",
     "one -32601 ends asking by id": "a task is asked for, and once there is no such method",
+    "-32601 ends asking by id for good": "a task is asked for, and twice there is no such method",
     "any error about a task denies it": "a task is asked for, and once that fails",
     "after one failure a task is left out": "a task is asked for, and once that fails",
     "what was put off is never asked for again": "a task that a caller finds again is asked for, and once that fails",
