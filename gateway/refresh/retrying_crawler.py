@@ -115,7 +115,7 @@ class Crawler:
                 page, is_last = await asking, False
                 if page is not None:
                     repeats = hash(page.following) in seen
-                    page.is_behind_end = repeats and _EMPTY in (cursor, page.following)
+                    page.is_behind_end = repeats and hash(_EMPTY) in seen
                     if repeats and not page.is_behind_end:
                         raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
                     seen.add(hash(page.following))

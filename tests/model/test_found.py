@@ -62,6 +62,10 @@ FOUND = {
     ),
     "the end is an empty cursor, which is refused": History(Setting(empty="refused", tasks="www"), (Query(), Wait())),
     "an empty cursor leads to the list again": History(Setting(empty="restarts", tasks="www"), (Query(), Wait())),
+    "an empty cursor leads to the list again, in front of which a task has been made meanwhile": History(
+        Setting(empty="restarts", order="prepends", per_page=1, tasks="cc", delays=((0, 0), (0, 16))),
+        (Query(), Wait(2), Create(), Wait(200)),
+    ),
     "an empty cursor leads to an empty cursor": History(Setting(empty="again", tasks="www"), (Query(), Wait())),
     "two tasks stand in order by chance": History(
         Setting(order="random", per_page=1, full_crawl_interval=3840, tasks="cc"),
