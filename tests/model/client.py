@@ -15,7 +15,7 @@ import msgspec
 from tests.model import history as h
 from tests.model.oracle import Asked, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, digest
+from tests.model.upstream import DENIALS, INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, digest
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 from tests.parsed import Parsed
 
@@ -510,6 +510,8 @@ class Client:
         method, params = request
         is_read = not (form or resumed or message.unread)
         if message.error is not None:
+            for life in session.lives(params.get("taskId")) if message.error["code"] in DENIALS else ():
+                life.was_denied = True
             if message.error["code"] == INVALID_PARAMS and "data" in message.error:
                 for life in session.lives(params["taskId"])[: message.error["data"]["lives"]]:
                     self._oracle.denied(life, at, session, port, is_read)

@@ -18,7 +18,7 @@ def judge(lives: Lives, truths: Iterable[Truth], old: set[Truth], now: float) ->
     reached = [truth.state.status for truth in new]
     reached += [truth.state.status for truth in new if _is_taken_for_another(truth, new)]
     reached += ["completed" for truth in new if truth.may_seem_ended]
-    gone = [t for t in new if t.gone is not None or (t.expires is not None and t.expires <= now)]
+    gone = [t for t in new if t.gone is not None or t.was_denied or (t.expires is not None and t.expires <= now)]
     made = [truth.id for truth in new if truth.answered is not None and not _is_overtaken(truth, new)]
     told_apart = [
         t for t in new if t.answered is not None or not (_is_from_before_an_end(t, new) or _is_shown_at_once(t))

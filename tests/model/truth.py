@@ -80,6 +80,7 @@ class Truth:
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
     seen: "list[tuple[Moment, ServerSession]]" = field(default_factory=list)  # in answers to a client, and where
     shown: list[tuple[Moment, str]] = field(default_factory=list)  # in messages to a client that the gateway could read
+    was_denied: bool = False  # an error to a client said so, which was wrong once
     may_seem_ended: bool = False  # the result of an earlier one of its id came on a resumed stream
     said_until: int = 0  # the latest `lastUpdatedAt`, a lie or not, of a notification that it has ended
 

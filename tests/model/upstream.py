@@ -85,7 +85,7 @@ _REASONS: Final = {
     200: b"OK", 202: b"Accepted", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 429: b"Too Many Requests",
     500: b"Server Error", 503: b"Service Unavailable",
 }  # fmt: skip
-_DENIALS: Final = (INVALID_PARAMS, -32002)  # codes: of the gateway's `tasks/get` they are no fault, but an answer
+DENIALS: Final = (INVALID_PARAMS, -32002)  # codes: of the gateway's `tasks/get` they are no fault, but an answer
 _STATUS_AND_CODE: Final = re.compile(r"(status \d+) .*")
 _STRANGERS: Final = 12  # tasks of others, in a list that is cut from everybody's
 _EMPTY: Final = b',"nextCursor":""'
@@ -547,7 +547,7 @@ class Upstream:
             return False
         if (kind == "expired" or kind.startswith("stale")) and cursor is None:
             return False
-        if method == "tasks/get" and is_gateways and code in _DENIALS:
+        if method == "tasks/get" and is_gateways and code in DENIALS:
             return False
         if cursor == "" and (status or code is not None or kind == "expired"):  # two in a row are believed (6.11)
             self._denies_empty = not self._denies_empty
