@@ -17,8 +17,11 @@ from gateway.http.header_fields import Headers
 from gateway.mcp import capabilities, jsonrpc, sse, task_observations
 from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.task import TaskError
-from gateway.query import criteria, cursor
+from gateway.query import criteria, cursor, list_request
 from gateway.query.criteria import LIST_ITEMS_MAX, BadQuery, Query
+from gateway.relay.body_taps import EventTap, Inspector
+from gateway.task_ownership_guard import NAMING
+from gateway.transport.memory_budget import Buffers, Reservation
 from tests.rules import plain
 
 SIZE = 64 * 1024
@@ -273,3 +276,76 @@ def test_the_escapes_of_a_spelled_cursor_cost_their_bytes(pair: str) -> None:
     one = "taskgate:?taskIds=" + "%41" * 30_000
     assert lines_run(lambda: cursor.read_spelled(one)) < 500
     assert cursor.read_spelled(one) == Query(taskIds=frozenset({"A" * 30_000}))
+
+
+# ---- turns of the loop ----
+
+
+def parts_of(body: bytes, is_guarded: bool) -> list[int]:
+    """How often JSON is read of a message, in each turn of the loop."""
+    parts, reads = [], 0
+
+    def trace(_frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal reads
+        if event == "c_call" and arg.__name__ in ("decode", "loads"):
+            reads += 1
+
+    reading = list_request.read(body, is_guarded, is_guarded)
+    sys.setprofile(trace)
+    try:
+        while True:
+            reading.send(None)
+            parts.append(reads)
+            reads = 0
+    except StopIteration:
+        return [*parts, reads]
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_large_list_is_read_in_turns(is_guarded: bool) -> None:
+    """Its params were read five times in one turn: 4 MiB held the loop 84 ms."""
+    members = b",".join(b'"m%06d":1' % number for number in range(60_000))
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{%b}}' % members
+    turns = parts_of(body, is_guarded)
+    assert len(turns) == (5 if is_guarded else 3)
+    assert turns[0] == 1, "the message alone"
+
+
+@pytest.mark.parametrize("beside", [b"", b',"\\u0061":1', b',"io.modelcontextprotocol/related-task":1'])
+@pytest.mark.parametrize("values", [b"1", b'"%x":1'])
+def test_what_names_a_task_is_found_without_reading_many_values(values: bytes, beside: bytes) -> None:
+    """With `guards.own_tasks` one message of 4 MiB held the loop for 0.3 to 1.1 s."""
+    several = b",".join([values % n if b"%" in values else values for n in range(200_000)])
+    arguments = b"{%b}" % several if values.startswith(b'"') else b"[%b]" % several
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":%b%b}}' % (
+        arguments,
+        beside,
+    )
+    with bytes_taken_at_most(6 * len(body)):
+        message = plain.asked(body, True, True)
+    assert message.doubts == frozenset()
+    assert message.related == (None if beside else []), "what cannot be read may be another's"
+
+
+def test_a_piece_of_many_events_that_are_all_read_is_read_in_parts() -> None:
+    """100,000 tiny events in 1.2 kB of gzip took 1.1 s of one turn."""
+    read = list[bytes]()
+
+    def seen(data: bytes) -> bytes:
+        read.append(data)
+        return data
+
+    inspector = Inspector(seen, lambda: None, NAMING, edits=True, reads_all=True)
+    tap = EventTap(inspector, bytes, SIZE, Reservation(Buffers(2**30)))
+    harmless = b"data:{}\n\n" * 50_000
+    assert tap.through(harmless) + b"".join(iter(tap.more, None)) == harmless
+    assert not read, "what can name no task is not looked at"
+    events = b'data:{"TASK":1}\n\n' * 10_000
+    out = tap.through(events)
+    most = before = len(read)
+    while (part := tap.more()) is not None:
+        out, most, before = out + part, max(most, len(read) - before), len(read)
+    assert (out, len(read)) == (events, 10_000)
+    assert most < 1000

@@ -145,6 +145,7 @@ def test_an_id_is_found_wherever_it_stands(other: Any, part: str, path: list[str
     for data in (
         json.dumps(said).encode(),
         json.dumps(said, ensure_ascii=False).replace("askId", "\\u0061skId").encode(),
+        json.dumps(said, ensure_ascii=False).replace("askId", "a\u017f\u212aId").encode(),
     ):
         message = jsonrpc.parse(data)
         assert message is not None
