@@ -2,7 +2,7 @@
 # Who: PyPI arcade-mcp-server 1.32.1 (server). Run first: 2026-11-28.
 # What: the ttl of a task counts from its creation, and is a deadline: the first tasks/list or tasks/get behind it cancels
 #       the tool that still works, and forgets the task. Whoever asks later, or not at all, lets the tool end.
-# Rule: docs/design.md 6.7: a task whose ttl has passed is asked for only where a query would show it.
+# Rule: docs/design.md 6.7: a task whose ttl has passed is asked for only by a query that it may match.
 set -euo pipefail
 place=$(mktemp -d)
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$place"' EXIT
