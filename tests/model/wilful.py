@@ -49,10 +49,10 @@ FAULTS: Final = faults({
         r"self\.kind is \w+\.PLAIN(?=:\n\s+return )", "self.kind.value in ('plain', 'unread', 'resumed')"
     ),
     "what only the lenient reader reads says nothing": (
-        r"(?<=if not )message\.is_response(?=:\n\s+return )", "(message.is_response and message.is_strict)"
+        r"(?<=if not )message\.is_response(?=:\n\s+is_told)", "(message.is_response and message.is_strict)"
     ),
     "a response that is no JSON puts nothing in doubt": (
-        r"jsonrpc\.may_be_messages\(data\)(?= else Intercepted)", "False"
+        r"may_be\(data\)(?= else Intercepted)", "False"
     ),
     "a refusal drops the index": (r"(?=session\.known\.refused = self\.now)", "session.clear(); "),
     "a refusal hides nothing": (r"(?<=if )status in REFUSALS(?=:)", "False"),
@@ -130,7 +130,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "what several queries wait for ends with the first of them that leaves": 33,
     "a request that was put off is not repeated": 0,
     "notifications mark nothing": 5,
-    "an answer to a client marks nothing": "a task has changed, says a response that is no JSON",
+    "an answer to a client marks nothing": "what passed after the clock was set back is not asked for",
     "a mark is made at the request, not at the answer": "a task is made while all pages are read",
     "an error marks nothing": 117,
     "an error about a task that the index lacks marks nothing, though own requests are under way": (
@@ -174,7 +174,9 @@ FINDERS: Final[dict[str, int | str]] = {
     "late news of a task that has ended begins it again": 2,
     "a result under an id that is given again begins no life": "a task that has gone and one of its id are counted",
     "each session that sees a task counts it": "a token is renewed after a task was made",
-    "an answer to a client ends no task": 3,
+    "an answer to a client ends no task": (
+        "a response that was on its way when its session ended makes the session known again"
+    ),
     "an answer to a client ends a refusal": "a client is served after a 403",
 }
 """What finds a fault, and is played first: a history of test_found.py, or of a seed. All others are played if it does
