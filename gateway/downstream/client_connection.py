@@ -9,7 +9,7 @@ Each state of a connection has a deadline; beyond it the connection is late (`ti
 HANDSHAKE  its TLS handshake is under way (tls_handshakes.py)
 IDLE       nothing has come of the next request
 HEAD       a part of the next request's head has come
-SERVING    a handler runs; requests behind it wait in the queue, or as bytes
+SERVING    a handler runs; of requests behind it the next one waits, and the others as bytes
 SKIPPING   the response is out and the request is not in: the rest of its body is dropped
 LINGERING  all answers are written; what still comes is dropped, so that no reset destroys them
 CLOSED     the connection is lost; nothing leads from here
@@ -56,7 +56,7 @@ log = logging.getLogger("taskgate.listener")
 
 _LINGER_S: Final = 10.0
 _LINGER_BYTES_MAX: Final = 16 << 20
-_QUEUED_BYTES: Final = 2048  # memory of a request in the queue, besides its fields
+_WAITING_BYTES: Final = 2048  # memory of a request that waits, besides its fields
 _NEVER: Final = float("inf")
 _LATE: Final = (408, b"Request Timeout")
 
@@ -85,7 +85,7 @@ class ClientConnection(ClientWire):
         self._exchange: Exchange | None = None  # that is served, and the task of its handler
         self._task: asyncio.Task[None] | None = None
         self._receiving: Exchange | None = None  # whose body is arriving: the one that is served, or the last waiting
-        self._queue = _Queue(owner.buffers)
+        self._waiting = _Waiting(owner.buffers)
         self._refused: Refusal | None = None  # to be answered behind the requests before it
         self._is_last = False  # the connection ends once all requests that came are answered
         self.cached_heads = ConnectionHeads(owner)
@@ -111,7 +111,7 @@ class ClientConnection(ClientWire):
             self._task.cancel()
             self._exchange.request.close()
             self._exchange = self._task = None  # a task that has not begun never clears them itself
-        self._queue.forget(self)
+        self._waiting.drop(self)
         self._reader.close()
 
     def eof_received(self) -> None:
@@ -133,10 +133,10 @@ class ClientConnection(ClientWire):
     def _read_on(self) -> None:
         """Read what has arrived, up to a request that must wait for its turn."""
         reader = self._reader
-        while reader.pending_bytes and not self._queue and self.state != "LINGERING":
+        while reader.pending_bytes and self._waiting.exchange is None and self.state != "LINGERING":
             for event in reader.read():
                 self._take(event)
-        if not self._queue.measure(reader):
+        if not self._waiting.has_room(reader):
             reader.close()
             self._refuse(Refusal("limits.held_bytes_max is reached", 503, b"Service Unavailable"))
         if self._receiving is not None and self.state != "SKIPPING":
@@ -150,7 +150,7 @@ class ClientConnection(ClientWire):
         if isinstance(event, Head):
             self._receiving = exchange = Exchange(self, event)
             if self.state == "SERVING":
-                self._queue.put(exchange, self)
+                self._waiting.put(exchange, self)
             else:
                 self._start(exchange)
         elif isinstance(event, bytes):
@@ -219,9 +219,9 @@ class ClientConnection(ClientWire):
             self._enter("SKIPPING", self.loop.time() + _LINGER_S)
 
     def _next(self) -> None:
-        """Serve the next request of the queue; else send the refusal that waits behind it; else wait for a request."""
-        if self._queue:
-            self._start(self._queue.take(self))
+        """Serve the request that waits; else send the refusal that waits behind it; else wait for a request."""
+        if (waiting := self._waiting.take(self)) is not None:
+            self._start(waiting)
         elif self._refused is not None or self._is_last:
             self._hang_up(self._refused)
         elif self._reader.state == "HEAD":
@@ -231,7 +231,7 @@ class ClientConnection(ClientWire):
 
     @property
     def is_ending(self) -> bool:
-        return self._is_last and not self._queue and self._refused is None
+        return self._is_last and self._waiting.exchange is None and self._refused is None
 
     # ---- the end ----
 
@@ -291,9 +291,9 @@ class ClientConnection(ClientWire):
             write_refusal(self, refused)
         self._enter("LINGERING", self.loop.time() + min(_LINGER_S, self.stall_timeout_s))
         self._reader.close()
-        self._queue.forget(self)
         for exchange in filter(None, (self._receiving, self._exchange)):
             exchange.request.body.drop()  # unread, it may hold up reading
+        self._waiting.drop(self)
         self._receiving = None
         self.end_writing()
 
@@ -312,42 +312,37 @@ async def _handle(handle: Handle, exchange: Exchange) -> bool:
     return False
 
 
-class _Queue(list[Exchange]):
-    """Pipelined requests behind the one that is served. While it has any, the connection (`wire`) is not read."""
+class _Waiting:
+    """The pipelined request behind the one that is served. While there is one, the connection (`wire`) is not read."""
 
-    __slots__ = ("_reservation",)
+    __slots__ = ("_reservation", "exchange")
 
     def __init__(self, buffers: Buffers) -> None:
-        super().__init__()
+        self.exchange: Exchange | None = None
         self._reservation = Reservation(buffers)
 
     def put(self, exchange: Exchange, wire: Wire) -> None:
-        self.append(exchange)
-        if len(self) == 1:
-            wire.pause_reading()
+        self.exchange = exchange
+        wire.pause_reading()
 
-    def measure(self, reader: RequestReader) -> bool:
-        """Count the memory of requests, of what waits behind, of a head begun. False if that has no room."""
+    def has_room(self, reader: RequestReader) -> bool:
+        """Count the memory of what waits, and of a head begun. False if that has no room."""
         begun_bytes = held_bytes = reader.held_bytes
-        if self:
-            requests = [one.request for one in self]
-            heads = [_QUEUED_BYTES + (0 if one.kept_bytes else one.headers.size_bytes()) for one in requests]
-            held_bytes += sum(heads) + reader.pending_bytes
+        if self.exchange is not None:
+            request = self.exchange.request
+            fields_bytes = 0 if request.kept_bytes else request.headers.size_bytes()
+            held_bytes += _WAITING_BYTES + fields_bytes + reader.pending_bytes
         if held_bytes != self._reservation.held_bytes:
             self._reservation.set(held_bytes)
         return not begun_bytes or self._reservation.has_room(begun_bytes)
 
-    def take(self, wire: Wire) -> Exchange:
-        exchange = self.pop(0)  # they are few, and an empty deque takes 0.6 KB
-        if not self:
-            self._reservation.close()
+    def take(self, wire: Wire) -> Exchange | None:
+        exchange, self.exchange = self.exchange, None
+        self._reservation.close()
+        if exchange is not None:
             wire.resume_reading()
         return exchange
 
-    def forget(self, wire: Wire) -> None:
-        for exchange in self:
+    def drop(self, wire: Wire) -> None:
+        if (exchange := self.take(wire)) is not None:
             exchange.request.close()
-        if self:
-            self.clear()
-            wire.resume_reading()
-        self._reservation.close()
