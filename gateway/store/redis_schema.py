@@ -29,7 +29,7 @@ _ENTRIES_MAX: Final = 100_000  # of one key; the oldest go first
 _VERSION: Final = version("taskgate").encode()
 
 
-class ReplicaUpdate(msgspec.Struct, frozen=True):
+class ReplicaUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a replica has seen of one task: that it is there, and its method if that is known; or that it is gone.
 
     The id None stands for all tasks: anything may have changed.
