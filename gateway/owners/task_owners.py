@@ -114,11 +114,11 @@ class OwnTasks(Owners):
         for owner in self._owners_of(server, task_id):
             if owner not in making.owners:
                 self.take_away(owner, task_id)
+        self.makings[server, task_id] = making
         for owner in owners:
             his = self.stored.get(owner) or OwnIds(owner, self.forget_heard)
             assert isinstance(his, OwnIds)
             his.put(task_id, now.order)
-            self.makings[server, task_id] = making
             self.stored.use(his, now.at)
 
     def _owners_of(self, server: ServerKey, task_id: str) -> tuple[OwnerKey, ...]:

@@ -54,7 +54,8 @@ class SharedOwn(OwnTasks):
     def make(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
         super().make(server, owners, made)
         if self.owns(owners, made.id) or not owners:
-            self._tell(server, made.id, Ownership(tuple(owners), made.ttl_s), is_new=True)
+            making = self.makings.get((server, made.id)) or Ownership((), made.ttl_s)
+            self._tell(server, made.id, making, is_new=True)
             self._begin(self._tell_earlier(server, owners, made.id))
 
     def claim(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:

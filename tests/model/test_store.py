@@ -265,8 +265,11 @@ async def test_others_get_their_turn_while_a_replica_learns_whose_tasks_are(rig:
     assert rig.redis.commands - before <= 30, "each batch of questions has a command that reads the mark"
 
 
+@pytest.mark.parametrize("for_nobody", [False, True])
 @on_a_clock_of_its_own
-async def test_a_task_that_is_made_again_while_the_store_is_asked_is_its_last_makers(rig: Rig) -> None:
+async def test_a_task_that_is_made_again_while_the_store_is_asked_is_its_last_makers(
+    rig: Rig, for_nobody: bool
+) -> None:
     """The answer was of the time before: the earlier owner had the task again."""
     await rig.start()
     far, here = rig.own(), rig.own()
@@ -276,9 +279,10 @@ async def test_a_task_that_is_made_again_while_the_store_is_asked_is_its_last_ma
     rig.redis.delay_s = 0.05
     asking = asyncio.ensure_future(here.owns_now(adas, ["same"]))
     await asyncio.sleep(0.02)
-    here.make(A, eves, Made("same", 60.0))
+    here.make(A, () if for_nobody else eves, Made("same", 60.0))
     await asking
-    assert here.owns(eves, "same") and not here.owns(adas, "same")
+    assert not here.owns(adas, "same")
+    assert here.owns(eves, "same") != for_nobody
 
 
 @on_a_clock_of_its_own
