@@ -1,4 +1,4 @@
-"""A real Prometheus that reads gateways every 200 ms, and the rules of deploy/ with shorter ranges and `for`."""
+"""A real Prometheus that reads gateways every 500 ms, and the rules of deploy/ with shorter ranges and `for`."""
 
 import asyncio
 import json
@@ -15,13 +15,13 @@ from tests.deploy import DEPLOY
 from tests.launch import held_port, port_of
 from tests.tools import tool
 
-RANGE: Final = "3s"
+RANGE: Final = "5s"
 _START_S: Final = 20.0
 _POLL_S: Final = 0.2
 
 
 def shortened(rules: str) -> str:
-    """The rules, with a range of 3 s and `for` of 1 s everywhere."""
+    """The rules, with a range of 5 s and `for` of 1 s everywhere."""
     return re.sub(r"(?m)^( *for): .*$", r"\1: 1s", re.sub(r"\[\d+m\]", f"[{RANGE}]", rules))
 
 
@@ -84,7 +84,7 @@ async def running(directory: Path, targets: list[str]) -> AsyncIterator[Promethe
 def _configured(directory: Path, targets: list[str]) -> Path:
     rules = directory / "rules.yaml"
     rules.write_text(shortened((DEPLOY / "prometheus-rules.yaml").read_text()))
-    every = {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"}
+    every = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
     job = {"job_name": "taskgate", "static_configs": [{"targets": targets}]}
     file = directory / "prometheus.yaml"
     file.write_text(json.dumps({"global": every, "rule_files": [str(rules)], "scrape_configs": [job]}))

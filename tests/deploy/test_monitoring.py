@@ -155,7 +155,7 @@ class Stage:
             await research.ask("tasks/list", status=["no such status"])
             await asyncio.gather(*(shaky.ask("tasks/list", **UNFINISHED) for _ in range(3)))
             await shaky.ask("ping")
-            for name, count in (("sick", 3), ("flapping", 10), ("locked", 10), ("crowded", 4 if self.faulty else 1)):
+            for name, count in (("sick", 3), ("flapping", 10), ("locked", 20), ("crowded", 4 if self.faulty else 1)):
                 await asyncio.gather(*(of[name].ask("ping") for _ in range(count)))
             if self.faulty:
                 await _close(await self._connections(CONNECTIONS_MAX - IDLE))
