@@ -16,8 +16,9 @@ from gateway.mcp.ids_in_messages import Made
 from gateway.mcp.task import NEVER, Moment, Stamp
 from gateway.mcp.task_observations import Observation
 from gateway.owners.task_ids_seen_by_caller import Owners
+from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Pending, begin
-from gateway.tasks.session_indexes import CapabilityCache, Session, Sessions
+from gateway.tasks.session_indexes import Session, Sessions
 from gateway.tasks.single_flight import InFlight, Waiter
 from tests.rules import plain
 from tests.rules.test_linear import lines_run
@@ -63,12 +64,12 @@ async def test_a_reload_to_another_server_leaves_it_nothing_of_the_old_ones() ->
     at_new = KEY._replace(server=ServerKey("research", 1))
     with store.using(KEY) as old, store.using(at_new) as new:
         store.take_over(config.IndexLimits())
-        assert (list(old.marks), list(new.marks), places(store)) == (["t-1"], [], 1)
+        assert (list(old.record.index.stale), list(new.record.index.stale), places(store)) == (["t-1"], [], 1)
         stored(store, at_new)
         store.refuse(old)
         came = store.now().order
-        assert (old.known.is_hidden(came), new.known.is_hidden(came)) == (True, False)
-        assert list(new.marks) == ["t-1"]
+        assert (old.record.known.is_hidden(came), new.record.known.is_hidden(came)) == (True, False)
+        assert list(new.record.index.stale) == ["t-1"]
     store.forget({KEY.server})
     assert (store.find(KEY), store.find(at_new), places(store)) == (None, new, 1)
 
@@ -78,14 +79,14 @@ def test_what_is_known_of_a_refused_caller_is_kept_and_shown_once_he_is_accepted
     session, before = stored(store, KEY), store.now().order
     store.refuse(session)
     came = store.now().order
-    session.known.accept(before)
-    assert session.known.is_hidden(came)
-    assert list(session.marks) == ["t-1"]
-    session.known.accept(store.now().order)
-    assert not session.known.is_hidden(came)
+    session.record.known.accept(before)
+    assert session.record.known.is_hidden(came)
+    assert list(session.record.index.stale) == ["t-1"]
+    session.record.known.accept(store.now().order)
+    assert not session.record.known.is_hidden(came)
     store.refuse(session)
-    assert not session.known.is_hidden(came), "a query waits for no refusal that came after it"
-    assert session.known.is_hidden(store.now().order)
+    assert not session.record.known.is_hidden(came), "a query waits for no refusal that came after it"
+    assert session.record.known.is_hidden(store.now().order)
 
 
 async def test_a_session_that_a_query_uses_stays() -> None:
@@ -103,7 +104,7 @@ async def test_a_session_that_a_query_uses_stays() -> None:
 
 async def test_an_index_is_freed_when_its_session_is_evicted() -> None:
     store = sessions(Clock(), sessions_max=1)
-    index = weakref.ref(stored(store, KEY).index)
+    index = weakref.ref(stored(store, KEY).record.index)
     gc.disable()
     try:
         stored(store, OTHER)
@@ -137,10 +138,10 @@ async def test_a_caller_whose_session_has_ended_has_no_place_while_he_is_at_work
     store = sessions(Clock())
     stored(store, KEY)
     with store.using(KEY) as session:
-        before = session.known
+        before = session.record
         store.drop_all(KEY)
-        assert (places(store), session.marks) == (0, {})
-        assert session.known is not before  # what was asked for before is void
+        assert (places(store), session.record.index.stale) == (0, {})
+        assert session.record is not before  # what was asked for before is void
         with store.using(KEY) as other:
             assert other is session
         store.accept(session)
@@ -161,24 +162,24 @@ async def test_what_passes_while_a_caller_is_new_is_not_lost() -> None:
     with store.using(KEY):
         store.observe(KEY, told("t-1"))
     session = store.find(KEY)
-    assert session is not None and list(session.marks) == ["t-1"]
+    assert session is not None and list(session.record.index.stale) == ["t-1"]
 
 
 async def test_a_task_that_was_not_found_is_marked_by_an_answer_and_not_by_a_broadcast_until_a_crawl_ends() -> None:
     """mcp-go tells all sessions of all tasks."""
     store = sessions(Clock())
     session, asked = stored(store, KEY), store.now()
-    session.miss("t-1", Stamp(asked, asked.order, store.now().order), store.now())
+    session.answered("t-1", None, Stamp(asked, asked.order, store.now().order), store.now())
     store.observe(KEY, Observation([("t-1", b"")], is_told_to_all=True))
-    assert not session.marks
+    assert not session.record.index.stale
     store.observe(KEY, told("t-1"))
-    assert list(session.marks) == ["t-1"]
+    assert list(session.record.index.stale) == ["t-1"]
 
 
 def shown(session: Session, now: Moment, status: str = "working") -> bytes:
     """An own answer about a task; returns what a client is told of the same task."""
     found = task.parse(plain.raw_task("t-1", status, None, None))
-    session.take(found, Stamp(now, now.order, now.order), now)
+    session.answered(found.id, found, Stamp(now, now.order, now.order), now)
     return found.raw
 
 
@@ -195,7 +196,7 @@ async def test_the_result_of_a_task_is_its_end_though_the_bytes_of_the_task_stan
     raw, asked = shown(session, store.now(), status), asked_by_client(store, "tasks/result")
     said = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":%b}}' % raw
     store.take_in(KEY, asked.message(said))
-    assert bool(session.marks) is is_marked
+    assert bool(session.record.index.stale) is is_marked
 
 
 async def test_a_poll_that_shows_what_the_index_has_is_a_use() -> None:

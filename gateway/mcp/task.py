@@ -93,11 +93,8 @@ class Task(msgspec.Struct, gc=False):
     updated: Instant
     raw: bytes
     method: str | None = None
-    crawl: int = 0  # the number of the last crawl that listed it
     expires_unix_s: float = NO_END
     """`createdAt + ttl` in seconds since 1970: from then on the task may disappear."""
-    told: Stamp = NO_STAMP
-    """When its last answer was asked for and came."""
 
     @property
     def is_terminal(self) -> bool:
@@ -139,7 +136,7 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     created, updated = told_instant(wire.createdAt), told_instant(wire.lastUpdatedAt)
     ends = NO_END if wire.ttl is None or created == UNKNOWN else EPOCH_UNIX_S + created / _SECOND + wire.ttl / 1000
     status = _SHARED_STATUS.get(wire.status, OTHER)
-    return Task(wire.taskId, status, created, created if updated == created else updated, bytes(raw), method, 0, ends)
+    return Task(wire.taskId, status, created, created if updated == created else updated, bytes(raw), method, ends)
 
 
 _SHARED_STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks

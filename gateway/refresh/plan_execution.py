@@ -17,8 +17,9 @@ from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
 from gateway.refresh.planning import Ages, may_match_all_live
 from gateway.refresh.retrying_crawler import TASKS_AT_ONCE, Crawler, ListPage
+from gateway.tasks.index import Named
 from gateway.tasks.lifecycle_counts import Lives
-from gateway.tasks.reconciliation import Listing, ListingOrder, oldest
+from gateway.tasks.reconciliation import Known, Listing, ListingOrder, oldest
 from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
 
@@ -42,12 +43,16 @@ class Refresh(ABC):
 
     async def run(self) -> None:
         """Ask for everything, and take it in. Raises GatewayError and Forgotten."""
-        self._known = self._session.known
+        self._record = self._session.record
         try:
             await self._ask_all()
         finally:
             self._in_flight.end()
             self._sessions.keep(self._session)
+
+    @property
+    def _known(self) -> Known:
+        return self._record.known
 
     @property
     def _lives(self) -> Lives | None:
@@ -64,7 +69,7 @@ class Refresh(ABC):
 
     @property
     def _is_same(self) -> bool:
-        return self._session.known is self._known and not self._in_flight.is_given_up
+        return self._session.record is self._record and not self._in_flight.is_given_up
 
     def _accept(self, told: Stamp, lists: bool = False) -> None:
         """A `tasks/*` has succeeded. Raises Forgotten if the session has been cleared since it was asked for."""
@@ -83,7 +88,7 @@ class Refresh(ABC):
             some = page.tasks[start : start + TASKS_AT_ONCE]
             if self._session.apart:  # where each can be asked for, all are: most of a page may be others'
                 some = [t for t in some if self._session.owns(t.id) and not self._known.asks_by_id]
-            new += self._session.listed(some, page.told, self._sessions.now())
+            new += self._record.page_answered(some, page.told, self._sessions.now())
             if self._lives is not None:
                 self._lives.told(self._session.key, some)
         self._sessions.check(self._session, self._from_nothing)
@@ -96,7 +101,7 @@ class Refresh(ABC):
 
         async def worker() -> None:
             for task_id in waiting:
-                if self._session.known.asks_by_id:
+                if self._session.record.known.asks_by_id:
                     await self._ask_for_one(task_id)
                 self._in_flight.release(task_id)
 
@@ -108,7 +113,7 @@ class Refresh(ABC):
         try:
             response = await self._answer_about(task_id)
         except UpstreamRefused as refused:
-            is_cleared = session.known is not self._known
+            is_cleared = session.record is not self._record
             if refused.status in (401, 429) or not (is_cleared or session.put_off(task_id, asked.order)):
                 raise  # a 429 denies nothing
             response = None  # the task, or the caller: a page tells (DESIGN 7.4)
@@ -124,17 +129,17 @@ class Refresh(ABC):
         now = self._sessions.now()
         told = Stamp(asked, asked.order, now.order, is_own=True)
         if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
-            session.stop_asking_by_id(now, self._ages.full_crawl_interval_s)
+            self._record.stop_asking_by_id(now, self._ages.full_crawl_interval_s)
             return
         self._accept(told)
         found = None if bytes(response.error) else _task_in(response, task_id)
         if found is not None:
             self._sessions.know_get.add(session.key.server)
-            session.take(found, told, now)
+            session.answered(task_id, found, told, now)
             if self._lives is not None:
                 self._lives.told(session.key, (found,))
-        elif bytes(response.error) or session.index.get(task_id) is None:
-            session.miss(task_id, told, now)
+        elif bytes(response.error) or self._record.index.get(task_id) is None:
+            session.answered(task_id, None, told, now)
             if self._lives is not None:
                 self._lives.gone(session.key, task_id, asked)
         else:
@@ -185,15 +190,15 @@ class Crawl(Refresh):
     async def _ask_all(self) -> None:
         began = self._sessions.now()
         await self._read_pages(began)
-        if self._session.unlisted:
+        if self._record.index.unlisted:
             await self._recheck_unlisted(began)
 
     async def _read_pages(self, began: Moment) -> None:
         session, order = self._session, ListingOrder()
         cursors: list[str | None] = []
         pages = size_bytes = 0
-        self._from_nothing = bool(self._known.outgrown) or not len(session.index)
-        session.begin_crawl()
+        self._from_nothing = bool(self._known.outgrown) or not len(self._record.index)
+        self._record.begin_crawl()
         first_only = session.apart and self._known.asks_by_id  # it tells whether the caller is served
         async with aclosing(self._crawler.pages(first_only)) as reading:
             async for page in reading:
@@ -212,7 +217,7 @@ class Crawl(Refresh):
         self._check_same()
         told = Stamp(began, began.order, self._sessions.now().order)
         session.end_crawl(told, pages, cursors, order.listing)
-        session.known.ends_empty = self._crawler.ends_empty
+        self._known.ends_empty = self._crawler.ends_empty
         session.list_bytes = size_bytes
 
     async def _forget_unseen(self, began: Moment) -> None:
@@ -221,35 +226,35 @@ class Crawl(Refresh):
         If none of a sample of many is there, they are taken out (DESIGN 6.8). A list whose cursors count places omits
         tasks when others vanish while it is read; a list ordered by last update omits tasks that change.
         """
-        session, known = self._session, self._known
+        record, index = self._record, self._record.index
         unseen, live = await self._unseen(began)
-        may_be_there = known.asks_by_id
-        if known.asks_by_id and len(unseen) > _UNSEEN_MAX:
+        may_be_there = self._known.asks_by_id
+        if may_be_there and len(unseen) > _UNSEEN_MAX:
             sample = unseen[:: -(-len(unseen) // _UNSEEN_MAX)]
             await self._ask_along([*{*sample, *live[:_UNSEEN_MAX]}], lambda told: told.order > began.order)
             self._check_same()
-            may_be_there = any(session.index.get(i) is not None for i in sample)
+            may_be_there = any(index.get(i) is not None for i in sample)
             if not may_be_there:
-                session.lose_many()
+                self._sessions.lose_many(self._session)
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
-                if not session.is_unseen(session.index.get(task_id), began):
+                if not record.is_unseen(index.get(task_id), began):
                     continue  # it was told of meanwhile
                 if may_be_there:
-                    session.mark(task_id, self._sessions.now(), first=0)
+                    record.mark(task_id, self._sessions.now(), Named.TO_ALL, first=0)
                 else:
-                    session.forget(task_id)
+                    record.forget(task_id)
                     if self._lives is not None:
-                        self._lives.gone(session.key, task_id, began)
+                        self._lives.gone(self._session.key, task_id, began)
             await asyncio.sleep(0)
             self._check_same()
 
     async def _unseen(self, began: Moment) -> tuple[list[str], list[str]]:
         """The ids of the tasks that this crawl should have listed and has not; and of these, the live ones."""
         unseen, live = list[str](), list[str]()
-        for some in self._session.unseen(began):
+        for some in self._record.unseen(began):
             unseen += some
-            live += [i for i in some if (task := self._session.index.get(i)) is not None and not task.is_terminal]
+            live += [i for i in some if (task := self._record.index.get(i)) is not None and not task.is_terminal]
             await asyncio.sleep(0)
             self._check_same()
         return unseen, live
@@ -261,21 +266,20 @@ class Crawl(Refresh):
         if known.unlisted_as_of.at < oldest_s or known.unlisted_as_of.order <= doubted:
             recent_s = began.at - interval_s / 2
             await self._ask_along(
-                list(self._session.unlisted), lambda told: told.at >= recent_s and told.order > doubted
+                list(self._record.index.unlisted), lambda told: told.at >= recent_s and told.order > doubted
             )
-            self._session.known.unlisted_as_of = oldest(map(self._session.index.get, self._session.unlisted), began)
+            known.unlisted_as_of = oldest(self._record.index.unlisted.values(), began)
 
     async def _ask_along(self, task_ids: Sequence[str], is_recent: Callable[[Moment], bool]) -> None:
         """Ask for single tasks during a crawl, except those that are known as of then `is_recent`."""
-        session = self._session
+        in_flight = self._session.in_flight
         for start in range(0, len(task_ids), TASKS_AT_ONCE):
             self._check_same()
             some = task_ids[start : start + TASKS_AT_ONCE]
-            while asked := next(
-                (o for i in some if (o := session.in_flight.get(i)) not in (None, self._in_flight)), None
-            ):
+            while asked := next((o for i in some if (o := in_flight.get(i)) not in (None, self._in_flight)), None):
                 await asked.over()
-            due = [i for i in some if (task := session.index.get(i)) is not None and not is_recent(task.told.as_of)]
+            known = filter(None, map(self._record.index.get, some))
+            due = [entry.id for entry in known if not is_recent(entry.told.as_of)]
             self._in_flight.add(due)
             await self._ask_for(due)
             await asyncio.sleep(0)
@@ -293,10 +297,10 @@ class Delta(Refresh):
         began = self._sessions.now()
         asking = self._ask_for(self._task_ids)
         await (together(self._read_tail(), asking) if self._reads_tail else asking)
-        session = self._session
-        was_due = self._reads_tail or session.known.live_as_of.at < began.at - self._ages.max_age_s
+        known = self._known
+        was_due = self._reads_tail or known.live_as_of.at < began.at - self._ages.max_age_s
         if was_due and may_match_all_live(self._query):
-            session.known.live_as_of = oldest(session.index.live(self._query), began)
+            known.live_as_of = oldest(self._record.index.live(self._query), began)
 
     async def _read_tail(self) -> None:
         """Read the page where new tasks appear, and all pages behind it by now. If that fails, a crawl must do."""
@@ -337,6 +341,5 @@ class Delta(Refresh):
 
     def _shows_listed(self, page: ListPage) -> bool:
         """Whether a page shows a task that a page showed before, in the same life: no new tasks follow such a task."""
-        index, unlisted = self._session.index, self._session.unlisted
-        known = ((task, index.get(task.id)) for task in page.tasks if task.id not in unlisted)
-        return any(before is not None and before.created == task.created for task, before in known)
+        known = ((task, self._record.index.get(task.id)) for task in page.tasks)
+        return any(e is not None and not e.is_unlisted and e.created == task.created for task, e in known)

@@ -12,11 +12,13 @@ from typing import Final
 
 import msgspec
 
-from gateway.mcp.task import Moment, Task
+from gateway.mcp.task import Moment
 from gateway.query.criteria import OPEN, Query
+from gateway.tasks.index import TaskEntry
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Listing, Record
 
 _COLD_IDS_MAX: Final = 100  # asked for one by one before the first crawl, whose cost is unknown
+_COSTS_NO_MORE: Final = "reading all pages costs no more"
 _NEW_MIN: Final = 2  # marked tasks that the index lacks: from so many on the page where new tasks appear is read
 
 
@@ -73,48 +75,70 @@ def need_of(record: Record, came: Moment, ages: Ages) -> Need:
 
 def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[[str], bool] = lambda _: True) -> Plan:
     """What must be asked before `query`, which came then, may be answered. `owns`: the caller may see it."""
-    known, index = record.known, record.index
-    if known.is_hidden(came.order):
+    need, named = need_of(record, came, ages), None
+    if record.known.is_hidden(came.order):
         return ACCESS_CHECK
-    need = need_of(record, came, ages)
-    ids, unlisted, seeks = query.task_ids, record.unlisted, False
-    if ids is not None and known.asks_by_id:
-        named = [i for i in ids if not _is_settled(record, i, need) and owns(i)]
-        # A crawl also tells whether an unknown task is of this session: that is worth one request.
-        seeks = any(index.get(i) is None for i in named)
-        asked = len(named) + seeks
-        is_short = max(map(len, ids), default=0) <= MARKED_ID_CHARS_MAX
-        if is_short and (known.outgrown or asked <= (known.pages or _COLD_IDS_MAX)):
-            return Plan("only the tasks that are named", tasks=named)
-    crawled = known.crawled.as_of
+    if query.task_ids is not None and record.known.asks_by_id:
+        named = [i for i in query.task_ids if not _is_settled(record, i, need) and owns(i)]
+    # A crawl also tells whether an unknown task is of this session: that is worth one request.
+    seeks = any(record.index.get(i) is None for i in named or ())
+    stages = (
+        _named_tasks(record, query, named, seeks) or _all_pages(record, need, seeks) or _changes(record, query, need)
+    )
+    return stages or FRESH
+
+
+def _named_tasks(record: Record, query: Query, named: Sequence[str] | None, seeks: bool) -> Plan | None:
+    if named is None or any(len(i) > MARKED_ID_CHARS_MAX for i in query.task_ids or ()):
+        return None
+    is_cheap = len(named) + seeks <= (record.known.pages or _COLD_IDS_MAX)
+    return Plan("only the tasks that are named", tasks=named) if record.known.outgrown or is_cheap else None
+
+
+def _all_pages(record: Record, need: Need, seeks: bool) -> Plan | None:
+    known, crawled, why = record.known, record.known.crawled.as_of, ""
     is_crawled = need.met(crawled)
-    if not is_crawled and (all_pages := _all_pages(record, need)) is not None:
-        return all_pages
-    if not is_crawled and seeks:  # the order in which the list seems to grow may be chance
-        return Plan("reading all pages costs no more", crawl=True)
-    if unlisted and not need.met_by_terminal(known.unlisted_as_of):
-        return Plan("tasks that no list shows must be asked for again", crawl=True)
-    marked = record.due(came.order)
-    if marked and not known.asks_by_id:
-        return Plan("tasks that may have changed", crawl=True)
-    tail = not need.met(known.new_as_of)
-    if not (tail or marked or not need.met(known.live_as_of)):
-        return FRESH
-    live = index.live(query, among=unlisted if is_crawled else None)
-    stale = (t.id for t in live if not (record.is_due(t.id, came.order) or need.met(t.told.as_of)))
-    new = [i for i in marked if index.get(i) is None]
+    if not is_crawled and not crawled.order:
+        tail_failed = bool(known.crawled.came)  # the page where new tasks appear was not found
+        why = _COSTS_NO_MORE if tail_failed else "nothing is known yet"
+    elif crawled.at < need.oldest_crawl_s and not is_crawled:
+        why = "full_crawl_interval is over"
+    elif crawled.order <= need.doubted:
+        why = "something passed unread"
+    elif not is_crawled and known.listing is Listing.NEITHER:
+        why = "the upstream lists in no order of creation"
+    elif not is_crawled and not known.asks_by_id:
+        why = "the upstream does not know tasks/get"
+    elif not is_crawled and seeks:  # the order in which the list seems to grow may be chance
+        why = _COSTS_NO_MORE
+    elif record.index.unlisted and not need.met_by_terminal(known.unlisted_as_of):
+        why = "tasks that no list shows must be asked for again"
+    elif not known.asks_by_id and record.due(need.came.order):
+        why = "tasks that may have changed"
+    return Plan(why, crawl=True) if why else None
+
+
+def _changes(record: Record, query: Query, need: Need) -> Plan | None:
+    """The page where new tasks appear, stale tasks, and live ones, if that costs less than all pages."""
+    known, index, came = record.known, record.index, need.came
+    is_crawled, stale, tail = need.met(known.crawled.as_of), record.due(came.order), not need.met(known.new_as_of)
+    if not (tail or stale) and need.met(known.live_as_of):
+        return None
+    live = index.live(query, among=index.unlisted if is_crawled else None)
+    old = (t.id for t in live if not (record.is_due(t.id, came.order) or need.met(t.told.as_of)))
+    new = [i for i in stale if index.get(i) is None]
     if len(new) >= _NEW_MIN and known.listing is not Listing.NEITHER and _may_be_listed(record, new, came):
-        tail, marked = True, [i for i in marked if index.get(i) is not None]
-    on_pages = [i for i in marked if (task := index.get(i)) is not None and task.crawl == record.crawl]
+        tail, stale = True, [i for i in stale if index.get(i) is not None]
+    on_pages = [i for i in stale if (task := index.get(i)) is not None and task.listed == record.crawl]
     if is_crawled and not tail:
         if on_pages and len(on_pages) >= known.pages:
-            return Plan("reading all pages costs no more", crawl=True)
-        if marked:
-            return Plan("tasks that may have changed", tasks=[*marked, *stale])
-        return Plan("only the tasks that no list shows", tasks=list(stale) if known.asks_by_id else ())
-    due = [*marked, *islice(stale, known.pages)]
-    if tail + len(due) - len(marked) + len(on_pages) >= known.pages:
-        return Plan("reading all pages costs no more", crawl=True)
+            return Plan(_COSTS_NO_MORE, crawl=True)
+        if stale:
+            return Plan("tasks that may have changed", tasks=[*stale, *old])
+        return Plan("only the tasks that no list shows", tasks=list(old) if known.asks_by_id else ())
+    due = [*stale, *islice(old, known.pages)]
+    if tail + len(due) - len(stale) + len(on_pages) >= known.pages:
+        return Plan(_COSTS_NO_MORE, crawl=True)
     return Plan("only what can have changed", tail=tail, tasks=due)
 
 
@@ -123,25 +147,10 @@ def may_match_all_live(query: Query) -> bool:
     return query.method_test is None and query.task_ids is None and query.created == OPEN
 
 
-def _all_pages(record: Record, need: Need) -> Plan | None:
-    """The plan to read all pages, as the last time is too long ago; None if less is enough."""
-    known, crawled = record.known, record.known.crawled.as_of
-    if not crawled.order:
-        tail_failed = bool(known.crawled.came)  # the page where new tasks appear was not found
-        return Plan("reading all pages costs no more" if tail_failed else "nothing is known yet", crawl=True)
-    if crawled.at < need.oldest_crawl_s:
-        return Plan("full_crawl_interval is over", crawl=True)
-    if crawled.order <= need.doubted:
-        return Plan("something passed unread", crawl=True)
-    if known.listing is Listing.NEITHER:
-        return Plan("the upstream lists in no order of creation", crawl=True)
-    return None if known.asks_by_id else Plan("the upstream does not know tasks/get", crawl=True)
-
-
 def _may_be_listed(record: Record, new: Sequence[str], came: Moment) -> bool:
     """Whether the page where new tasks appear has not been read since one of these was marked, or the query came."""
     looked = record.known.new_as_of.order
-    return any(min(record.marks[i].last, came.order) > looked for i in new)
+    return any(min(record.index.stale[i].last, came.order) > looked for i in new)
 
 
 def _is_settled(record: Record, task_id: str, need: Need) -> bool:
@@ -150,12 +159,12 @@ def _is_settled(record: Record, task_id: str, need: Need) -> bool:
     if record.is_due(task_id, need.came.order):
         return False
     if task is None:
-        gone = record.gone.get(task_id)
-        return need.met(record.known.crawled.as_of) or (gone is not None and need.met(gone.as_of))
+        gone = record.index.gone.get(task_id)
+        return need.met(record.known.crawled.as_of) or (gone is not None and need.met(gone.told.as_of))
     return (need.met_by_terminal if task.is_terminal else need.met)(task.told.as_of)
 
 
-def overdue(record: Record, shown: Sequence[Task], now: float, now_unix_s: float) -> list[str]:
+def overdue(record: Record, shown: Sequence[TaskEntry], now: float, now_unix_s: float) -> list[str]:
     """The ids of tasks to be shown whose `createdAt + ttl` has passed since they were told: they may have gone."""
     if not record.known.asks_by_id:
         return []

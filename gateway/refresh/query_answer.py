@@ -116,23 +116,23 @@ class Planner:
     def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
         session.find_again(came)
-        plan = planning.plan(session, position.query, came, self._ages, session.owns)
+        plan = planning.plan(session.record, position.query, came, self._ages, session.owns)
         if not plan.nothing:
             return plan
-        page = session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
+        page = session.record.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
         if self._overdue(session, page):
             # All that a page may have: of large tasks only one may be shown, and there may be many.
-            overdue = self._overdue(session, session.index.select(position, self._limits.page_size))
+            overdue = self._overdue(session, session.record.index.select(position, self._limits.page_size))
             return Plan("the ttl of tasks to be shown has passed", tasks=overdue)
-        oldest_s = max(session.as_of.at, came.at - self._ages.max_age_s)
+        oldest_s = max(session.record.as_of.at, came.at - self._ages.max_age_s)
         return Answer(page, time.time() - (self._clock() - oldest_s), "index", plan.reason, 0)
 
     def was_asked(self, session: Session, caller: Caller) -> bool:
         """Whether the server need not be asked as the caller does: for nothing, or because it has just answered."""
         if not (asks := caller.asks_first):
             return True
-        (asked_as, at), now = session.known.asked_as, self._sessions.now()
-        return asked_as == asks and now.at - at < self._ages.max_age_s and not session.known.is_hidden(now.order)
+        (asked_as, at), now = session.record.known.asked_as, self._sessions.now()
+        return asked_as == asks and now.at - at < self._ages.max_age_s and not session.record.known.is_hidden(now.order)
 
     async def ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
@@ -145,7 +145,7 @@ class Planner:
                 waiter.reply.forward(data)
                 await waiter.reply.drain()
 
-        channel, known = waiter.reply.channel(on_message, as_it_came=True), session.known
+        channel, known = waiter.reply.channel(on_message, as_it_came=True), session.record.known
         asked = self._sessions.now()
         response = await self._crawler(session, caller, channel).ask("tasks/list", {})
         if bytes(response.error):
@@ -156,7 +156,7 @@ class Planner:
     async def check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
-        while not session.known.has_listed or session.known.is_hidden(came.order):
+        while not session.record.known.has_listed or session.record.known.is_hidden(came.order):
             with suppress(Forgotten, TooLarge):
                 await self._carry_out(session, caller, waiter, Query(), ACCESS_CHECK, came)
 
@@ -186,8 +186,8 @@ class Planner:
             plan = self._answer_or_plan(session, position, came)
             if isinstance(plan, Answer):
                 return Answer(plan.page, plan.as_of_unix_s, outcome, "; ".join(reasons) or plan.reason, requests)
-            if plan.crawl and session.known.outgrown and came.at < session.known.outgrown_until:
-                raise TooLarge(session.known.outgrown)
+            if plan.crawl and session.record.known.outgrown and came.at < session.record.known.outgrown_until:
+                raise TooLarge(session.record.known.outgrown)
             with self._counts.plan(session.key.upstream, plan.reason):
                 made = await self._carry_out(session, caller, waiter, position.query, plan, came)
             if made is None:
@@ -199,7 +199,7 @@ class Planner:
         raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
 
     def _overdue(self, session: Session, page: QueryPage) -> list[str]:
-        return planning.overdue(session, page.tasks, self._clock(), time.time())
+        return planning.overdue(session.record, page.tasks, self._clock(), time.time())
 
     # ---- asking ----
 
@@ -207,7 +207,7 @@ class Planner:
         self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: Plan, came: Moment
     ) -> int | None:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
-        need = planning.need_of(session, came, self._ages)
+        need = planning.need_of(session.record, came, self._ages)
         reading = session.in_flight.get(None)
         if reading is not None and plan.reads:
             await self._await(reading, waiter, need)
@@ -352,7 +352,7 @@ class Answerer:
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
         name, page = caller.key.upstream, answer.page
-        spared = max(0, session.known.pages - answer.requests), max(0, session.list_bytes - answered_bytes)
+        spared = max(0, session.record.known.pages - answer.requests), max(0, session.list_bytes - answered_bytes)
         ended = EndedQuery(name, answer.outcome, answer.reason, answer.requests, *spared, len(page.tasks), page.total)
         self._counts.query(ended)
         if log.isEnabledFor(logging.DEBUG):

@@ -33,8 +33,9 @@ from gateway.stdio.child_process import Child, Streams
 from gateway.stdio.line_channel import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
 from gateway.stdio.line_splitter import Line, LineParser, Sight
 from gateway.stdio.standard_streams import Outlet, PipeSource
+from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
-from gateway.tasks.session_indexes import CapabilityCache, Sessions
+from gateway.tasks.session_indexes import Sessions
 from gateway.transport.memory_budget import Buffers, Reservation
 
 if TYPE_CHECKING:

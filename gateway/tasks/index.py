@@ -1,23 +1,33 @@
-"""The tasks of one session: in sorted lists by status and method, by id, and in pages that may be asked for again.
+"""What is known of the tasks of one session: one entry for each, in one dict. All else is derived from the entries.
 
-In: tasks, as the gateway's own answers show them. Out: pages of a `Query`, with the number of tasks that match.
-Always: one entry for a task id, the last that was put in. A group has exactly the tasks of one status and one method,
-one more has all tasks: a query without a status or a method is answered from it. A group is two sorted lists of the
-same tasks, by creation and by last update; ids decide between equal instants. Tasks of unreadable instant (UNKNOWN)
+In: entries. Out: pages of a `Query`, with the number of tasks that match; which tasks are stale, gone, unlisted.
+Always: what is derived changes in `set` alone. A group has exactly the tasks of one status and one method: it is two
+sorted lists, by creation and by last update; ids decide between equal instants. Tasks of unreadable instant (UNKNOWN)
 stand in front, and lie in every range.
 """
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
+from enum import IntEnum
 from itertools import accumulate, chain, islice, takewhile
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from gateway.mcp.task import EARLIEST, LATEST, NO_END, TERMINAL, UNKNOWN, Place, Stamp, Task, text_bytes
-from gateway.owners.eviction import CountedIds
+from gateway.mcp.task import (
+    EARLIEST,
+    LATEST,
+    NO_END,
+    NO_STAMP,
+    TERMINAL,
+    UNKNOWN,
+    Place,
+    Stamp,
+    Task,
+    text_bytes,
+)
 from gateway.query.criteria import OPEN, PLACE, Bounds, OrderBy, Query, within
 from gateway.query.cursor import Position
 
@@ -28,9 +38,13 @@ GROUP_BYTES: Final = 700  # of a group beside its tasks
 METHOD_CHARS_MAX: Final = 50  # twice the longest request method of MCP
 METHODS_MAX: Final = 16  # of one index: each makes groups, and clients choose them
 
+GONE_MAX: Final = 30_000  # tasks of a session, the newest ones: more than a query can name (`CRITERIA_BYTES_MAX`)
 _NUMBER_BYTES: Final = 32  # of an instant of its own
 _STAMP_BYTES: Final = 190  # of a stamp of its own
-_NOTED_BYTES: Final = 40
+_ABSENT_BYTES: Final = 350  # of a task that is not there beside its id, at most (tests/rules/test_reconciliation.py)
+_STALE_BYTES: Final = 250  # of what makes it stale
+_UNLISTED_BYTES: Final = 100
+UNLISTED: Final = 0
 
 AT_ONCE: Final = 1000  # tasks that are walked over, or freed, in one step
 _SORTING: Final = 5  # to look at a task out of order costs as much as to walk over so many
@@ -39,13 +53,72 @@ UNLIMITED: Final = float("inf")
 _PAGES_KEPT_MAX: Final = 4
 _PAGE_BYTES: Final = 600  # of a kept page beside its places for tasks
 
+_Each = TypeVar("_Each")
 _GroupKey: TypeAlias = tuple[str, str | None]  # a status and a method
+
+
+class Named(IntEnum):
+    """Who has named a task that is stale. Each goes before those above it."""
+
+    BY_ERROR = 0  # it may not be there: it is asked for only if the index has it
+    ELSEWHERE = 1  # an answer to the caller at another time (task_ids_seen_by_caller.py): no query fails for it
+    TO_ALL = 2  # a page, or a message to everybody
+    TO_CALLER = 3  # other replicas cannot know of it
+
+
+class Stale(msgspec.Struct, gc=False):
+    """A task must be asked for again: something else was said of it than the index says, or answers overlapped."""
+
+    first: int  # queries that came from then on wait for it
+    last: int  # an answer that was asked for later settles it
+    named: Named
+    method: str | None = None  # of the request that made it, or of what another replica has told
+    made: int = 0  # when a result made it: the first answer asked for later may show a new task under an old id
+    denied: int = 0  # when something has denied it, since it was named
+    failed: int = 0  # own requests for it, as the index lacks it
+
+
+class TaskEntry(Task, gc=False):
+    """What is known of one task: what the server said last, as of when, and what makes it stale.
+
+    Its state is one of four, each stale or not; in the last two `raw` is empty:
+
+        LISTED    it is there, and a page has shown it in this life
+        UNLISTED  it is there, and no page has since the last crawl began
+        GONE      an answer said so
+        NAMED     nothing is known but that it is stale
+    """
+
+    told: Stamp = NO_STAMP  # when the last answer was asked for and came: that it is there, or gone
+    listed: int = UNLISTED  # the number of the last crawl whose pages have shown it
+    stale: Stale | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        return not self.raw and self.told is not NO_STAMP
+
+    @property
+    def is_unlisted(self) -> bool:
+        return self.raw != b"" and self.listed == UNLISTED
+
+
+Changed: TypeAlias = Callable[[TaskEntry | None, TaskEntry], None]
+"""Is told of each change: what was known of a task, and what will be."""
+
+
+def entry_for(shown: Task, told: Stamp = NO_STAMP, listed: int = UNLISTED, stale: Stale | None = None) -> TaskEntry:
+    at = shown.created, shown.updated, shown.raw
+    return TaskEntry(shown.id, shown.status, *at, shown.method, shown.expires_unix_s, told, listed, stale)
+
+
+def absent(task_id: str, told: Stamp = NO_STAMP, stale: Stale | None = None) -> TaskEntry:
+    return TaskEntry(task_id, "", UNKNOWN, UNKNOWN, b"", told=told, stale=stale)
 
 
 class QueryPage(msgspec.Struct):
     """A page of a query: its tasks in order, how many match in all, and whether more follow."""
 
-    tasks: list[Task]
+    tasks: list[TaskEntry]
     total: int
     more: bool
     size_bytes: int
@@ -54,7 +127,7 @@ class QueryPage(msgspec.Struct):
     """The cursor of the next page, once it has been asked for."""
 
 
-def first(position: Position, tasks: list[Task], count: int) -> list[Task]:
+def first(position: Position, tasks: list[TaskEntry], count: int) -> list[TaskEntry]:
     """The first `count` tasks behind a position, of tasks in any order."""
     place, descending, after = position.query.place, position.query.descending, position.after
     if after is not None:
@@ -66,14 +139,14 @@ class Sorted:
     __slots__ = ("_at", "_is_created", "_place", "tasks")
 
     def __init__(self, by: OrderBy) -> None:
-        self.tasks: list[Task] = []
+        self.tasks: list[TaskEntry] = []
         self._is_created = by == "createdAt"
         self._at, self._place = attrgetter("created" if self._is_created else "updated"), PLACE[by]
 
-    def add(self, task: Task) -> None:
+    def add(self, task: TaskEntry) -> None:
         insort(self.tasks, task, key=self._place)
 
-    def remove(self, task: Task) -> None:
+    def remove(self, task: TaskEntry) -> None:
         del self.tasks[bisect_left(self.tasks, self._place(task), key=self._place)]
 
     def slices(self, bounds: Bounds) -> list[range]:
@@ -94,7 +167,7 @@ class Sorted:
         edge = bisect_right(self.tasks, after, key=self._place)
         return [range(max(one.start, edge), one.stop) for one in slices]
 
-    def walk(self, slices: list[range], descending: bool = False, step: int = 0) -> Iterator[list[Task]]:
+    def walk(self, slices: list[range], descending: bool = False, step: int = 0) -> Iterator[list[TaskEntry]]:
         step = step or AT_ONCE
         for rest in reversed(slices) if descending else slices:
             while rest:
@@ -102,7 +175,7 @@ class Sorted:
                 some = self.tasks[part.start : part.stop]
                 yield some[::-1] if descending else some
 
-    def inside(self, tasks: list[Task], bounds: Bounds) -> list[Task]:
+    def inside(self, tasks: list[TaskEntry], bounds: Bounds) -> list[TaskEntry]:
         low, high = bounds
         if self._is_created:
             return [task for task in tasks if low <= task.created <= high or task.created == UNKNOWN]
@@ -118,11 +191,11 @@ class Group:
     def __len__(self) -> int:
         return len(self.created.tasks)
 
-    def add(self, task: Task) -> None:
+    def add(self, task: TaskEntry) -> None:
         self.created.add(task)
         self.updated.add(task)
 
-    def remove(self, task: Task) -> None:
+    def remove(self, task: TaskEntry) -> None:
         self.created.remove(task)
         self.updated.remove(task)
 
@@ -133,8 +206,8 @@ class Group:
                 del tasks[-AT_ONCE:]
                 yield
 
-    def select(self, position: Position, count: int) -> tuple[int, list[Task]]:
-        """How many tasks lie in both ranges of a query, and the first `count` of them behind the position."""
+    def select(self, position: Position, count: int) -> tuple[int, Iterable[TaskEntry]]:
+        """How many tasks lie in both ranges of a query, and `count` of them behind the position, or more, in order."""
         query, here, there = position.query, self.created, self.updated
         bounds, others_bounds = query.created, query.updated
         if query.by == "lastUpdatedAt":
@@ -142,7 +215,7 @@ class Group:
         slices, others = here.slices(bounds), there.slices(others_bounds)
         ahead = here.behind(slices, position.after, query.descending)
         if others_bounds == OPEN:
-            return _size(slices), _take(count, here.walk(ahead, query.descending, count))
+            return _size(slices), chain.from_iterable(here.walk(ahead, query.descending, count))
         if bounds == OPEN:
             total = _size(others)
         elif _size(others) < _size(slices):
@@ -152,70 +225,104 @@ class Group:
         if _SORTING * _size(others) < _size(ahead):
             found = [task for some in there.walk(others, query.descending) for task in here.inside(some, bounds)]
             return total, first(position, found, count)
-        return total, _take(count, (there.inside(some, others_bounds) for some in here.walk(ahead, query.descending)))
+        walked = (there.inside(some, others_bounds) for some in here.walk(ahead, query.descending, count))
+        return total, chain.from_iterable(walked)
 
 
 def _size(slices: list[range]) -> int:
     return sum(map(len, slices))
 
 
-def _take(count: int, parts: Iterable[list[Task]]) -> list[Task]:
-    return list(islice(chain.from_iterable(parts), count))
-
-
 class Index:
-    def __init__(self) -> None:
+    def __init__(self, changed: Changed | None = None) -> None:
         self.default_method: str | None = None
         """The method of a task whose request did not pass here (DESIGN 5.3)."""
-        self._noted = CountedIds[str](_NOTED_BYTES)  # methods of tasks that are not here
-        self._methods: dict[str, str] = {}  # one string for all tasks
-        self._tasks: dict[str, Task] = {}
-        self._all = Group()
+        self.entries: dict[str, TaskEntry] = {}
+        self.stale: dict[str, Stale] = {}
+        self.gone: dict[str, TaskEntry] = {}  # the oldest first
+        self.unlisted: dict[str, TaskEntry] = {}
+        self._changed = changed
         self._groups: dict[_GroupKey, Group] = {}
+        self._methods: dict[str, str] = {}  # one string for all tasks
         self._pages: dict[tuple[object, ...], tuple[Position, QueryPage]] = {}  # those that may be asked for again
         self._bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        pages_bytes = sum([_PAGE_BYTES + 8 * len(page.tasks) for _, page in self._pages.values()])
-        return self._bytes + self._noted.size_bytes + pages_bytes
+        return self._bytes + sum([_PAGE_BYTES + 8 * len(page.tasks) for _, page in self._pages.values()])
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        """How many tasks are there."""
+        return sum(map(len, self._groups.values()))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tasks)
+    def get(self, task_id: str) -> TaskEntry | None:
+        """A task that is there."""
+        entry = self.entries.get(task_id)
+        return entry if entry is not None and entry.raw else None
 
-    def parts(self) -> Iterator[list[Task]]:
-        """All tasks, some at a time. A task that is added meanwhile is missing."""
-        ids = list(self._tasks)
+    def parts(self) -> Iterator[list[TaskEntry]]:
+        """All entries, some at a time. One that is added meanwhile is missing."""
+        ids = list(self.entries)
         for start in range(0, len(ids), AT_ONCE):
-            yield list(filter(None, map(self._tasks.get, ids[start : start + AT_ONCE])))
+            yield list(filter(None, map(self.entries.get, ids[start : start + AT_ONCE])))
 
     def dismantle(self) -> Iterator[None]:
         """Free the memory bit by bit: many tasks at once delay all clients. Nothing else works afterwards."""
-        for group in (self._all, *self._groups.values()):
+        for group in self._groups.values():
             yield from group.dismantle()
-        while self._tasks:
-            for task_id in list(islice(self._tasks, AT_ONCE)):
-                del self._tasks[task_id]
+        while self.entries:
+            for task_id in list(islice(self.entries, AT_ONCE)):
+                del self.entries[task_id]
             yield
 
-    def get(self, task_id: str) -> Task | None:
-        return self._tasks.get(task_id)
-
-    def note_method(self, task_id: str, method: str) -> None:
-        before, shared = self._tasks.get(task_id), self._shared(method)
-        if shared is None:
-            return
+    def set(self, after: TaskEntry) -> None:
+        """What is known of a task from now on. All that is derived from it changes here, and in `stamp`."""
+        before = self.entries.get(after.id)
+        if self._changed is not None:
+            self._changed(before, after)
+        after.method = self._shared(after.method)
         if before is not None:
-            self.put(msgspec.structs.replace(before, method=before.method or shared))
-        elif task_id not in self._noted:
-            self._noted.put(task_id, shared)
+            after.id = before.id  # one string
+            self._bytes -= size_of(before)
+        if before is not None and before.raw == after.raw and before.method == after.method:
+            before.told, before.listed, before.stale = after.told, after.listed, after.stale
+            after = before  # its places are the same
+        else:
+            self._move(before, after)
+        self._bytes += size_of(after)
+        _derive(self.stale, after.id, after.stale)
+        _derive(self.unlisted, after.id, after if after.is_unlisted else None)
+        _derive(self.gone, after.id, after if after.is_gone else None)
+        if not (after.raw or after.is_gone or after.stale):
+            del self.entries[after.id]
+        if len(self.gone) > GONE_MAX:
+            oldest = next(iter(self.gone))
+            self.set(absent(oldest, stale=self.stale.get(oldest)))
 
-    def method_of(self, task_id: str) -> str | None:
-        before = self._tasks.get(task_id)
-        return self._noted.get(task_id) if before is None else before.method
+    def stamp(self, entry: TaskEntry, told: Stamp, listed: int) -> None:
+        """As `set`, where the same was said of a task that is there: nearly always."""
+        self._bytes += _STAMP_BYTES * (told.is_own - entry.told.is_own)
+        if entry.listed == UNLISTED != listed:
+            self._bytes -= _UNLISTED_BYTES
+            del self.unlisted[entry.id]
+        entry.told, entry.listed = told, listed
+
+    def _move(self, before: TaskEntry | None, after: TaskEntry) -> None:
+        self.entries[after.id] = after
+        if before is not None and before.raw:
+            self._pages.clear()
+            group = self._groups[before.status, before.method]
+            group.remove(before)
+            if not group:
+                del self._groups[before.status, before.method]
+                self._bytes -= GROUP_BYTES
+        if after.raw:
+            self._pages.clear()
+            key = after.status, after.method
+            if key not in self._groups:
+                self._groups[key] = Group()
+                self._bytes += GROUP_BYTES
+            self._groups[key].add(after)
 
     def _shared(self, method: str | None) -> str | None:
         """The one string for a method. None, which is an unknown method, if it is long, or beyond METHODS_MAX."""
@@ -225,60 +332,7 @@ class Index:
             return self._methods.setdefault(method, method)
         return self._methods.get(method)
 
-    def _with_method(self, task: Task) -> Task:
-        noted = self._noted.get(task.id)
-        self._noted.drop(task.id)
-        method = self._shared(task.method) or noted
-        return task if method is task.method else msgspec.structs.replace(task, method=method)
-
-    def put(self, shown: Task) -> None:
-        task = self._with_method(shown) if self._noted or shown.method is not None else shown
-        before = self._tasks.get(task.id)
-        latest = task if before is None else _latest(before, task)
-        if latest is before:
-            return
-        if before is not None:
-            self._bytes -= size_of(before)
-            self._take_out(before)
-        self._bytes += size_of(latest)
-        self._tasks[latest.id] = latest
-        self._pages.clear()
-        self._all.add(latest)
-        key = latest.status, latest.method
-        if key not in self._groups:
-            self._groups[key] = Group()
-            self._bytes += GROUP_BYTES
-        self._groups[key].add(latest)
-
-    def mark(self, task_id: str, crawl: int) -> bool:
-        """Note that crawl number `crawl` has listed a task. False if it had already, or if the task is not here."""
-        task = self._tasks.get(task_id)
-        if task is None or task.crawl == crawl:
-            return False
-        task.crawl = crawl
-        return True
-
-    def stamp(self, task: Task, told: Stamp) -> None:
-        self._bytes += _STAMP_BYTES * (told.is_own - task.told.is_own)
-        task.told = told
-
-    def remove(self, task_id: str) -> None:
-        self._noted.drop(task_id)
-        if (task := self._tasks.pop(task_id, None)) is not None:
-            self._take_out(task)
-            self._bytes -= size_of(task)
-
-    def _take_out(self, task: Task) -> None:
-        self._pages.clear()
-        self._all.remove(task)
-        key = (task.status, task.method)
-        group = self._groups[key]
-        group.remove(task)
-        if not group:
-            del self._groups[key]
-            self._bytes -= GROUP_BYTES
-
-    def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[Task]:
+    def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[TaskEntry]:
         """The live tasks that match `query`, or may after a change. With `among`, only those.
 
         While a task is live, its id, method and creation stay. All else may change, its last update back as a clock.
@@ -291,9 +345,9 @@ class Index:
         named = [ids for ids in (query.task_ids, among) if ids is not None]
         fewest = min(named, key=len, default=None)
         if fewest is not None and len(fewest) < sum(map(len, groups.values())):
-            there = filter(None, map(self._tasks.get, fewest))
+            there = filter(None, map(self.get, fewest))
             live = (task for task in there if (task.status, task.method) in groups)
-            parts: Iterable[list[Task]] = ([task] for task in live if within(query.created, task.created))
+            parts: Iterable[list[TaskEntry]] = ([task] for task in live if within(query.created, task.created))
         else:
             by_creation = (group.created for group in groups.values())
             parts = (some for each in by_creation for some in each.walk(each.slices(query.created)))
@@ -312,22 +366,19 @@ class Index:
             self._pages[of] = position, page
         return page
 
-    def _first(self, position: Position, count: int) -> tuple[int, list[Task]]:
+    def _first(self, position: Position, count: int) -> tuple[int, list[TaskEntry]]:
         query = position.query
         if query.task_ids is not None:
-            there = filter(None, map(self._tasks.get, query.task_ids))
+            there = filter(None, map(self.get, query.task_ids))
             matching = [task for task in there if query.matches(task, self.default_method)]
             return len(matching), first(position, matching, count)
         found = [group.select(position, count) for group in self._matching_groups(query)]
-        if len(found) == 1:
-            return found[0]
-        merged = heapq.merge(*(tasks for _, tasks in found), key=query.place, reverse=query.descending)
+        parts = [tasks for _, tasks in found]
+        merged = heapq.merge(*parts, key=query.place, reverse=query.descending) if len(parts) != 1 else parts[0]
         return sum(total for total, _ in found), list(islice(merged, count))
 
     def _matching_groups(self, query: Query) -> list[Group]:
         """The groups that have the tasks of each status and method for which the criteria hold, and no others."""
-        if query.status_test is None and query.method_test is None:
-            return [self._all]
         return [
             group
             for (status, method), group in self._groups.items()
@@ -339,20 +390,23 @@ def _holds(test: Callable[[Any], bool] | None, of: str | None) -> bool:
     return test is None or test(of)
 
 
-def _latest(before: Task, newer: Task) -> Task:
-    method = newer.method or before.method
-    if newer.raw == before.raw and method == before.method:
-        return before
-    return msgspec.structs.replace(newer, id=before.id, method=method, crawl=before.crawl, told=before.told)
+def _derive(ids: dict[str, _Each], task_id: str, value: _Each | None) -> None:
+    ids.pop(task_id, None)
+    if value is not None:
+        ids[task_id] = value
 
 
-def size_of(task: Task) -> int:
-    instants = {task.created, task.updated} - {UNKNOWN}
-    own_bytes = _NUMBER_BYTES * (len(instants) + (task.expires_unix_s != NO_END)) + _STAMP_BYTES * task.told.is_own
-    return len(task.raw) + text_bytes(task.id) + TASK_OVERHEAD_BYTES + own_bytes
+def size_of(entry: TaskEntry) -> int:
+    stale_bytes = 0 if entry.stale is None else _STALE_BYTES
+    if not entry.raw:
+        return text_bytes(entry.id) + _ABSENT_BYTES + stale_bytes if entry.is_gone or stale_bytes else 0
+    instants = {entry.created, entry.updated} - {UNKNOWN}
+    own_bytes = _NUMBER_BYTES * (len(instants) + (entry.expires_unix_s != NO_END)) + _STAMP_BYTES * entry.told.is_own
+    own_bytes += stale_bytes + _UNLISTED_BYTES * (entry.listed == UNLISTED)
+    return len(entry.raw) + text_bytes(entry.id) + TASK_OVERHEAD_BYTES + own_bytes
 
 
-def _cut(tasks: list[Task], total: int, limit: int, bytes_max: float) -> QueryPage:
+def _cut(tasks: list[TaskEntry], total: int, limit: int, bytes_max: float) -> QueryPage:
     """The page that begins with `tasks`: `limit` of them and `bytes_max` at most, but one if there is any."""
     count = min(len(tasks), limit)
     size_bytes = _json_bytes(tasks[:count])
@@ -363,5 +417,5 @@ def _cut(tasks: list[Task], total: int, limit: int, bytes_max: float) -> QueryPa
     return QueryPage(tasks[:count], total, len(tasks) > count, size_bytes)
 
 
-def _json_bytes(tasks: list[Task]) -> int:
+def _json_bytes(tasks: list[TaskEntry]) -> int:
     return sum([len(task.raw) for task in tasks]) + len(tasks)

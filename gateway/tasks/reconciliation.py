@@ -1,11 +1,10 @@
-"""What is known of the tasks of one session: the index, what is marked, what is gone.
+"""What is known of the tasks of one session, and how it changes.
 
 In: answers to the gateway's own `tasks/get` and `tasks/list`, each with a `Stamp`; what passes. Out: tasks, as of when
 each is known, and which must be asked for again.
-Always: only own answers write what the index says of a task; what passes writes marks, and renews ages (DESIGN 6.4).
-Of two answers the one that was asked for after the other came is newer. If they overlap and differ, the task is marked,
-and every query waits for the next answer; but a terminal state is final within one `createdAt`. A mark is settled by an
-answer that was asked for after it. The caller gives the moments.
+Always: only own answers write what the index says of a task; what passes makes tasks stale, and renews ages (DESIGN
+6.4). What an own answer changes stands in `CHANGES`. What makes a task stale is settled by an answer that was asked for
+after it. The caller gives the moments.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,16 +14,12 @@ from typing import Final
 import msgspec
 
 from gateway.mcp.task import NEVER, UNKNOWN, Instant, Moment, Stamp, Task, text_bytes
-from gateway.owners.eviction import CountedIds
-from gateway.tasks.index import Index
+from gateway.tasks.index import UNLISTED, Changed, Index, Named, Stale, TaskEntry, absent, entry_for
 
-MARKS_MAX: Final = 10_000  # of a session; beyond them everything is in doubt
-GONE_MAX: Final = 30_000  # tasks of a session, the newest ones: more than a query can name (`CRITERIA_BYTES_MAX`)
+MARKS_MAX: Final = 10_000  # stale tasks of a session; beyond them everything is in doubt
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
-_MARK_BYTES: Final = 250  # of a mark or of a gone task beside its id, at most (tests/rules/test_reconciliation.py)
-_UNLISTED_BYTES: Final = 100  # of the place of an unlisted task
 ORDERS_MIN: Final = 40_320.0  # in which tasks can stand, so that one order is no chance: those of eight
-_ALL: Final = 0  # as `Mark.first`: every query waits
+_ALL: Final = 0  # as `Stale.first`: every query waits
 
 
 class Listing(Enum):
@@ -33,20 +28,6 @@ class Listing(Enum):
     APPENDS = "appends"  # new tasks come last
     PREPENDS = "prepends"  # new tasks come first
     NEITHER = "neither"
-
-
-class Mark(msgspec.Struct, gc=False):
-    """A task must be asked for again: something else was said of it than the index says, or answers overlapped."""
-
-    first: int  # queries that came from then on wait for it
-    last: int  # an answer that was asked for later settles it
-    seen: bool  # a success named the task: it is asked for though the index lacks it
-    made: int = 0  # when a result made it: the first answer asked for later may show a new task under an old id
-    method: str | None = None  # of the request that made it
-    failed: int = 0  # own requests for it, as the index lacks it
-    told: bool = False  # other replicas know that it is there
-    denied: bool = False  # ... or did: something has denied it since
-    found: bool = False  # nothing here names it but what answers have shown elsewhere (task_ids_seen_by_caller.py)
 
 
 class Known(msgspec.Struct):
@@ -84,61 +65,118 @@ class Known(msgspec.Struct):
         self.crawled = Stamp(NEVER, self.crawled.asked, self.crawled.came)
 
 
-class Marks(CountedIds[Mark]):
-    """The marks of a session."""
+class News(Enum):
+    """What an own answer says of a task, beside what is known of it."""
 
-    def add(self, task_id: str, at: int, seen: bool, first: int | None, method: str | None) -> Mark | None:
-        """Mark a task, or mark it again. None if there are too many marks."""
-        mark, first = self.get(task_id), at if first is None else first
-        if mark is not None:
-            mark.found = False
-            mark.first, mark.last = min(mark.first, first), max(mark.last, at)
-            mark.seen, mark.method = mark.seen or seen, method or mark.method
-        elif len(self) < MARKS_MAX:
-            mark = Mark(first, at, seen, method=method)
-            self.put(task_id, mark)
-        return mark
-
-    def made(self, task_id: str, asked: int) -> Mark | None:
-        """The mark that says that the task was made before an answer was asked for; None if none says so."""
-        mark = self.get(task_id)
-        return mark if mark is not None and 0 < mark.made < asked else None
-
-    def settle(self, task_id: str, asked: int) -> None:
-        """An answer that was asked for then was taken in. Later marks stay: it is enough for queries from before it."""
-        mark = self.get(task_id)
-        if mark is None:
-            return
-        if asked > mark.last:
-            self.drop(task_id)
-            return
-        if mark.first == _ALL:  # answers overlapped: every query waits for one that was asked for since
-            return
-        mark.first = max(mark.first, asked)
-        if asked > mark.made:
-            mark.made, mark.method = 0, None
+    SAME = "the same"
+    CHANGED = "lives, and has changed"
+    ENDED = "has ended"
+    RETOLD = "ended so, in other words"
+    REVERTED = "not ended so"
+    ANOTHER = "another life"
+    APPEARED = "there, and was not"
+    LEFT = "not there, and was"
+    LACKING = "not there, as before"
 
 
-class Marking:
-    """What passes, and what is marked for it."""
+class Change(Enum):
+    """What becomes of an entry. *Ask*: every query waits for the next answer. What made it stale stays then, and if the
+    answer is ignored; else it is settled.
+    """
 
-    index: Index
-    known: Known
-    marks: Marks
-    gone: CountedIds[Stamp]
+    TAKE = "take"
+    BOTH = "take, as of the later"
+    AGE = "keep, as of now"
+    KEEP = "keep"
+    BEGIN = "take, unlisted"
+    DROP = "gone"
+    ASK = "keep, ask"
+    TAKE_AND_ASK = "take, ask"
+    IGNORE = "it came before what is known was asked for"
 
-    def tell(self, task_id: str, raw: bytes, asked: Moment | None, now: Moment) -> None:
-        """What passed shows a task in this state (empty: unknown), asked for then: renew its age, or mark it."""
+
+CHANGES: Final = {
+    News.SAME: (Change.TAKE, Change.BOTH),
+    News.CHANGED: (Change.TAKE, Change.ASK),
+    News.ENDED: (Change.TAKE, Change.TAKE),
+    News.RETOLD: (Change.TAKE, Change.KEEP),
+    News.REVERTED: (Change.AGE, Change.KEEP),
+    News.ANOTHER: (Change.BEGIN, Change.ASK),
+    News.APPEARED: (Change.TAKE, Change.TAKE_AND_ASK),
+    News.LEFT: (Change.DROP, Change.ASK),
+    News.LACKING: (Change.DROP, Change.DROP),
+}
+"""Of an answer that is newer; of one that overlaps with what is known (DESIGN 6.9)."""
+
+
+def _news(known: TaskEntry, shown: Task | None, asked: int) -> News:
+    if shown is None:
+        return News.LEFT if known.raw else News.LACKING
+    if not known.raw:
+        return News.APPEARED
+    stale = known.stale
+    was_made = stale is not None and known.told.asked <= stale.made < asked  # since the index was told of it
+    differs = known.status != shown.status or (stale is not None and stale.method is not None)
+    if known.created != shown.created or (was_made and known.is_terminal and differs):
+        return News.ANOTHER
+    if known.raw == shown.raw:
+        return News.SAME
+    if known.is_terminal:
+        return News.RETOLD if known.status == shown.status else News.REVERTED
+    return News.ENDED if shown.is_terminal else News.CHANGED
+
+
+def _settled(stale: Stale | None, asked: int) -> Stale | None:
+    """What an answer that was asked for then leaves stale: it is enough for the queries from before what is later."""
+    if stale is None or asked > stale.last:
+        return None
+    if stale.first == _ALL:  # answers overlapped: every query waits for one that was asked for since
+        return stale
+    settled = msgspec.structs.replace(stale, first=max(stale.first, asked))
+    if asked > stale.made:
+        settled.made, settled.method = 0, None
+    return settled
+
+
+def _both(before: Stamp, told: Stamp) -> Stamp:
+    """The stamp of two answers that say the same. A client may have been told so after this one came (`renew`)."""
+    if told.asked <= before.asked:
+        return before
+    return told if told.came > before.came else Stamp(told.as_of, told.asked, before.came, is_own=True)
+
+
+class Record:
+    """The tasks of one session, as far as they are known."""
+
+    def __init__(self, changed: Changed | None = None) -> None:
+        self.index = Index(changed)
+        self.known = Known()
+        self.crawl = 1  # the number of the last crawl
+
+    @property
+    def size_bytes(self) -> int:
+        return self.index.size_bytes + sum(text_bytes(cursor) for cursor in self.known.cursors if cursor is not None)
+
+    @property
+    def as_of(self) -> Moment:
+        """The oldest moment that the index may reflect."""
+        as_of = min(self.known.new_as_of, self.known.live_as_of)
+        return as_of if self.index.unlisted else max(as_of, self.known.crawled.as_of)
+
+    # ---- what passes ----
+
+    def tell(self, task_id: str, raw: bytes, asked: Moment | None, now: Moment, named: Named = Named.TO_CALLER) -> None:
+        """What passed shows a task in this state (empty: unknown), asked for then: renew its age, or ask again."""
         before = self.index.get(task_id)
         if before is not None and before.raw == raw:
             self.renew(before, asked, now)
         elif not self.mark_again(task_id, now):
-            self.mark(task_id, now)
+            self.mark(task_id, now, named)
 
-    def renew(self, task: Task, asked: Moment | None, now: Moment) -> None:
+    def renew(self, entry: TaskEntry, asked: Moment | None, now: Moment) -> None:
         """A client is told the same now. `asked`: when it asked for it. An own answer under way overlaps with that."""
-        as_of = task.told.as_of if asked is None else max(asked, task.told.as_of)
-        self.index.stamp(task, Stamp(as_of, task.told.asked, now.order, is_own=True))
+        as_of = entry.told.as_of if asked is None else max(asked, entry.told.as_of)
+        self.index.stamp(entry, Stamp(as_of, entry.told.asked, now.order, is_own=True), entry.listed)
 
     def end(self, task_id: str, now: Moment, has_failed: bool = False) -> None:
         """A task has ended. `has_failed`: an error says so, which says nothing of whether the task is there."""
@@ -146,186 +184,147 @@ class Marking:
         if (before is None and not has_failed) or (before is not None and not before.is_terminal):
             self.mark(task_id, now)
 
-    def make(self, task_id: str, method: str | None, now: Moment) -> None:
-        if (mark := self.mark(task_id, now, method=method)) is not None:
-            mark.made = now.order
-
     def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
         """What passed may say that a task is not there. `is_asking`: an own answer under way may still bring it."""
-        if self.index.get(task_id) is not None or (is_asking and len(task_id) <= MARKED_ID_CHARS_MAX):
-            self.mark(task_id, now, seen=False)
+        is_known = (entry := self.index.entries.get(task_id)) is not None and bool(entry.raw or entry.stale)
+        if is_known or (is_asking and len(task_id) <= MARKED_ID_CHARS_MAX):
+            self.mark(task_id, now, Named.BY_ERROR, denied=now.order if is_known else 0)
 
     def doubt(self, now: Moment) -> None:
         """Something passed unread. It may have changed anything."""
         self.known.doubted = now.order
 
     def mark(
-        self, task_id: str, now: Moment, seen: bool = True, first: int | None = None, method: str | None = None
-    ) -> Mark | None:
-        """A task must be asked for again. Queries from before `first` need not wait. None if there are too many."""
-        mark = self.marks.add(task_id, now.order, seen, first, method)
-        if mark is None:
+        self,
+        task_id: str,
+        now: Moment,
+        named: Named = Named.TO_CALLER,
+        first: int | None = None,
+        method: str | None = None,
+        made: int = 0,
+        denied: int = 0,
+    ) -> None:
+        """A task is stale from now on. Queries from before `first` need not wait. Too many are a doubt."""
+        index, first = self.index, now.order if first is None else first
+        entry = index.entries.get(task_id) or absent(task_id)
+        stale = Stale(first, now.order, named, method, made, denied)
+        if (before := entry.stale) is not None:
+            first, last, named = min(before.first, first), max(before.last, now.order), max(before.named, named)
+            denied = denied or (before.denied if stale.named is Named.ELSEWHERE else 0)  # a success says otherwise
+            stale = Stale(first, last, named, method or before.method, made or before.made, denied, before.failed)
+        elif len(index.stale) >= MARKS_MAX:
             self.doubt(now)
-        return mark
+            return
+        index.set(msgspec.structs.replace(entry, stale=stale))
 
     def mark_again(self, task_id: str, now: Moment) -> bool:
-        """A success names a task that is marked for another already: only when changes. False if more may change."""
-        mark = self.marks.get(task_id)
-        if mark is None or not mark.seen or mark.found or task_id in self.gone:
+        """A success names a task that is stale already: only since when changes. False if more may change."""
+        entry = self.index.entries.get(task_id)
+        stale = None if entry is None or entry.is_gone else entry.stale
+        if stale is None or stale.named is not Named.TO_CALLER or stale.denied:
             return False
-        mark.last = now.order
+        stale.last = now.order
         return True
 
     def find(self, task_id: str, at: Moment) -> None:
-        """A task was shown elsewhere then: it is asked for once. There is room for its mark."""
-        found = (mark := self.marks.get(task_id)) is None or mark.found
-        if (mark := self.marks.add(task_id, at.order, True, None, None)) is not None:
-            mark.found = found
+        """A task was shown elsewhere then: it is asked for once, unless it is there, or was denied since."""
+        entry = self.index.entries.get(task_id)
+        if entry is None or not (entry.raw or entry.told.asked > at.order):
+            self.mark(task_id, at, Named.ELSEWHERE)
+
+    def hear(self, task_id: str, method: str | None, is_gone: bool, now: Moment) -> None:
+        """Another replica has told that a task is there, or gone. Its method is believed."""
+        entry = self.index.entries.get(task_id) or absent(task_id)
+        if entry.raw and entry.method is None and method is not None:
+            self.index.set(msgspec.structs.replace(entry, method=method))
+        denied = now.order if is_gone else 0 if entry.stale is None else entry.stale.denied
+        if bool(entry.raw) is is_gone:
+            self.mark(task_id, now, first=0, method=None if entry.raw else method, denied=denied)
+        elif is_gone and entry.stale is not None:
+            entry.stale.denied = denied
 
     def due(self, came: int) -> list[str]:
-        """The ids of the marked tasks that a query from `came` waits for."""
-        return [i for i, mark in self.marks.items() if mark.first <= came and (mark.seen or self.index.get(i))]
+        """The ids of the stale tasks that a query from `came` waits for."""
+        stale = self.index.stale.items()
+        return [i for i, one in stale if one.first <= came and (one.named or self.index.get(i) is not None)]
 
     def is_due(self, task_id: str, came: int) -> bool:
-        mark = self.marks.get(task_id)
-        return mark is not None and mark.first <= came
+        stale = self.index.stale.get(task_id)
+        return stale is not None and stale.first <= came
 
-
-class Record(Marking):
-    """The tasks of one session, as far as they are known."""
-
-    def __init__(self) -> None:
-        self.empty()
-
-    def empty(self) -> None:
-        self.index = Index()
-        self.known = Known()
-        self.crawl = 1  # the number of the last crawl; a task that no page has shown has 0
-        self.marks = Marks(_MARK_BYTES)
-        # Not in the index: an answer said that they are not there. Who asks for single tasks alone never crawls.
-        self.gone = CountedIds[Stamp](_MARK_BYTES, GONE_MAX)
-        self.unlisted: dict[str, None] = {}  # in the index: no page has shown them since the last crawl began
-
-    @property
-    def size_bytes(self) -> int:
-        cursors_bytes = sum(text_bytes(cursor) for cursor in self.known.cursors if cursor is not None)
-        ids_bytes = self.marks.size_bytes + self.gone.size_bytes + _UNLISTED_BYTES * len(self.unlisted)
-        return self.index.size_bytes + ids_bytes + cursors_bytes
-
-    @property
-    def as_of(self) -> Moment:
-        """The oldest moment that the index may reflect."""
-        as_of = min(self.known.new_as_of, self.known.live_as_of)
-        return as_of if self.unlisted else max(as_of, self.known.crawled.as_of)
+    def settle(self, task_id: str, asked: int) -> None:
+        """What was asked for then says enough of a task."""
+        entry = self.index.entries[task_id]
+        self.index.set(msgspec.structs.replace(entry, stale=_settled(entry.stale, asked)))
 
     # ---- own answers ----
 
-    def take(self, task: Task, told: Stamp, now: Moment) -> None:
-        """Take in a task that the gateway's own `tasks/get` has brought."""
-        before = self.index.get(task.id)
-        is_clear = self._take(task, told, before)
-        after = self.index.get(task.id)
-        if after is not None and after.crawl != self.crawl and task.id not in self.unlisted:
-            self.unlisted[task.id] = None
-        if after is not None and task.id in self.unlisted:  # it may be older than what is promised of all of them
-            as_of = after.told.as_of
-            self.known.unlisted_as_of = min(self.known.unlisted_as_of, as_of)
-            self.known.live_as_of = min(self.known.live_as_of, as_of)
-        if not is_clear:
-            self.mark(task.id, now, first=_ALL)
+    def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment) -> None:
+        """Take in what the gateway's own `tasks/get` says of a task; None: it is not there."""
+        self._reconcile(task_id, shown, told, now)
+        entry, known = self.index.get(task_id), self.known
+        if entry is not None and entry.is_unlisted:  # it may be older than what is promised of all of them
+            known.unlisted_as_of = min(known.unlisted_as_of, entry.told.as_of)
+            known.live_as_of = min(known.live_as_of, entry.told.as_of)
 
-    def listed(self, tasks: Sequence[Task], told: Stamp, now: Moment) -> list[Task]:
+    def page_answered(self, tasks: Sequence[Task], told: Stamp, now: Moment) -> list[Task]:
         """Take in tasks of an own page. Returns those that are new in this crawl."""
-        new = list[Task]()
+        new, index = list[Task](), self.index
         for task in tasks:
-            before = self.index.get(task.id)
-            if before is not None and before.raw == task.raw and task.id not in self.marks:
-                self.index.stamp(before, _both(before.told, told))
-            elif not self._take(task, told, before):
-                self.mark(task.id, now, first=_ALL)
-            after = self.index.get(task.id)
-            is_one = after is not None and after.created == task.created  # else it shows a life before
-            if is_one and self.index.mark(task.id, self.crawl):
+            before = index.entries.get(task.id)
+            is_new = before is None or before.listed != self.crawl
+            if before is not None and before.raw == task.raw and before.stale is None:
+                index.stamp(before, _both(before.told, told), self.crawl)
+            else:
+                self._reconcile(task.id, task, told, now, self.crawl)
+            if is_new and (after := index.get(task.id)) is not None and after.listed == self.crawl:
                 new.append(task)
-                self.unlisted.pop(task.id, None)
         return new
 
-    def _take(self, task: Task, told: Stamp, before: Task | None) -> bool:
-        """Take in a task. False if it is not clear whether this answer is newer than what is known: its mark stays."""
-        if before is None:
-            # The later of the answers that it is not there: its own, or the last crawl's.
-            absent = max(self.gone.get(task.id, self.known.crawled), self.known.crawled, key=lambda one: one.came)
-            if told.came < absent.asked:
-                return True
-            self.gone.drop(task.id)
-            made = self.marks.made(task.id, told.asked)
-            self._put(task, told, None if made is None else made.method)
-            if told.asked <= absent.came:
-                return False
-        elif told.came < before.told.asked:
-            return True
-        elif not self._take_again(task, told, before):
-            return False
-        self.marks.settle(task.id, told.asked)
-        return True
-
-    def _take_again(self, task: Task, told: Stamp, before: Task) -> bool:
-        """Take in a task that the index has. False if it is not clear which answer is newer."""
-        made = self.marks.made(task.id, told.asked)
-        method = None if made is None else made.method
-        was_made = made is not None and before.told.asked <= made.made  # since the answer that the index has
-        if told.asked > before.told.came:
-            ends = before.is_terminal and (task.status != before.status or method is not None)
-            if before.created != task.created or (was_made and ends):  # another life: of it no page has shown anything
-                self.index.remove(task.id)
-                self._put(task, told, method)
-            elif before.is_terminal and task.status != before.status:
-                self.index.stamp(before, told)
-            else:
-                self._put(task, told, method)
-            return True
-        if before.raw == task.raw:
-            self._put(task, _both(before.told, told), method)
-            return True
-        if before.created != task.created or not (before.is_terminal or task.is_terminal):
-            return False
-        if before.is_terminal:
-            return not was_made  # else it may be of the life before
-        self._put(task, told, method)
-        return True
-
-    def _put(self, task: Task, told: Stamp, method: str | None) -> None:
-        if method is not None:
-            task = msgspec.structs.replace(task, method=method)
-        self.index.put(task)
-        if (after := self.index.get(task.id)) is not None:
-            self.index.stamp(after, told)
-
-    def miss(self, task_id: str, told: Stamp, now: Moment) -> None:
-        """The gateway's own `tasks/get` says that a task is not there."""
-        before = self.index.get(task_id)
-        if before is not None and told.asked <= before.told.came:
-            if told.came > before.told.asked:
-                self.mark(task_id, now, first=_ALL)
-            return
-        self.marks.settle(task_id, told.asked)
-        self.forget(task_id)
-        self.gone.put(task_id, told)
-
-    def has_heard(self, task_id: str, order: int) -> bool:
-        """Whether a task that was first seen then is known here, or was denied since."""
-        gone = self.gone.get(task_id)
-        return self.index.get(task_id) is not None or (gone is not None and gone.asked > order)
+    def _reconcile(self, task_id: str, shown: Task | None, told: Stamp, now: Moment, page: int = UNLISTED) -> None:
+        """Take in an answer. `page`: the number of the crawl whose page it is."""
+        known = self.index.entries.get(task_id) or absent(task_id)
+        # That it is not there says its own answer, or the last crawl.
+        since = known.told if known.raw else max(known.told, self.known.crawled, key=lambda one: one.came)
+        change = Change.IGNORE
+        if told.came >= since.asked:
+            change = CHANGES[_news(known, shown, told.asked)][told.asked <= since.came]
+        after, stale = msgspec.structs.replace(known), known.stale
+        if shown is not None and change in (Change.TAKE, Change.BOTH, Change.BEGIN, Change.TAKE_AND_ASK):
+            after = entry_for(shown, _both(known.told, told) if change is Change.BOTH else told, stale=stale)
+            if stale is not None and stale.made < told.asked:
+                after.method = stale.method
+            if change is not Change.BEGIN:
+                after.listed, after.method = known.listed, after.method or known.method
+        elif change is Change.DROP:
+            after = absent(task_id, told, stale)
+        elif change is Change.AGE:
+            after.told = told
+        if change not in (Change.IGNORE, Change.ASK, Change.TAKE_AND_ASK):
+            after.stale = _settled(stale, told.asked)
+        if change is Change.DROP and after.stale is not None:
+            after.stale = msgspec.structs.replace(after.stale, denied=told.asked)
+        if shown is not None and page and after.raw and after.created == shown.created:  # else of a life before
+            after.listed = page
+        elif not page and after.listed != self.crawl:
+            after.listed = UNLISTED
+        self.index.set(after)
+        if change in (Change.ASK, Change.TAKE_AND_ASK):
+            self.mark(task_id, now, Named.TO_ALL, first=_ALL)
 
     def forget(self, task_id: str) -> None:
-        self.index.remove(task_id)
-        self.unlisted.pop(task_id, None)
+        """A task is not there, as far as is known."""
+        self.index.set(absent(task_id, stale=self.index.stale.get(task_id)))
+
+    def lose(self, task_id: str) -> None:
+        """A task is another caller's now."""
+        self.index.set(absent(task_id))
 
     def stop_asking_by_id(self, now: Moment, interval_s: float) -> None:
         """The upstream seems not to know `tasks/get`: for that long only pages tell of tasks."""
         self.known.asks_by_id, self.known.asks_again_at = False, now.at + interval_s
-        for task_id in self.unlisted:
-            self.mark(task_id, now, first=_ALL)
+        for task_id in list(self.index.unlisted):
+            self.mark(task_id, now, Named.TO_ALL, first=_ALL)
 
     # ---- crawls ----
 
@@ -337,44 +336,37 @@ class Record(Marking):
 
     def unseen(self, began: Moment) -> Iterator[list[str]]:
         """The ids of the tasks that the crawl begun at `began` should have listed and has not, some at a time."""
-        if self.known.asks_by_id and len(self.unlisted) == len(self.index):
+        if self.known.asks_by_id and len(self.index.unlisted) == len(self.index):
             return  # no page has shown a task here: some servers' lists are always empty (DESIGN 2.4)
-        for tasks in self.index.parts():
-            yield [task.id for task in tasks if self.is_unseen(task, began)]
+        for some in self.index.parts():
+            yield [entry.id for entry in some if self.is_unseen(entry, began)]
 
-    def is_unseen(self, task: Task | None, began: Moment) -> bool:
+    def is_unseen(self, entry: TaskEntry | None, began: Moment) -> bool:
         """Whether neither the crawl begun at `began`, which should list it, nor a later answer has shown a task."""
-        if task is None or task.crawl == self.crawl or task.told.asked > began.order:
+        if entry is None or not entry.raw or entry.listed == self.crawl or entry.told.asked > began.order:
             return False
-        return not (self.known.asks_by_id and task.id in self.unlisted)
+        return not (self.known.asks_by_id and entry.is_unlisted)
 
     def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
         """All pages were read: an answer that says of all other tasks that they are not there."""
-        known, began = self.known, told.as_of
+        known, index, began = self.known, self.index, told.as_of
         known.crawled, known.new_as_of = told, began
         known.pages, known.cursors, known.listing = pages, cursors, listing
-        if not self.unlisted:
+        if not index.unlisted:
             known.live_as_of = known.unlisted_as_of = began
-        for task_id, mark in list(self.marks.items()):
+        for task_id, stale in list(index.stale.items()):
             if not known.asks_by_id:
-                self.marks.settle(task_id, told.asked)
-            elif not mark.seen and self.index.get(task_id) is None:
-                self.marks.drop(task_id)
-        for task_id, gone in list(self.gone.items()):
-            if gone.asked < told.asked:
-                self.gone.drop(task_id)
+                self.settle(task_id, told.asked)
+            elif stale.named is Named.BY_ERROR and index.get(task_id) is None:
+                index.set(msgspec.structs.replace(index.entries[task_id], stale=None))
+        for entry in list(index.gone.values()):
+            if entry.told.asked < told.asked:
+                self.forget(entry.id)
 
 
-def oldest(tasks: Iterable[Task | None], began: Moment) -> Moment:
+def oldest(entries: Iterable[TaskEntry], began: Moment) -> Moment:
     """As of when tasks are known, of which those that were due have been asked for since `began`."""
-    return min((task.told.as_of for task in tasks if task is not None), default=began)
-
-
-def _both(before: Stamp, told: Stamp) -> Stamp:
-    """The stamp of two answers that say the same. A client may have been told so after this one came (`renew`)."""
-    if told.asked <= before.asked:
-        return before
-    return told if told.came > before.came else Stamp(told.as_of, told.asked, before.came, is_own=True)
+    return min((entry.told.as_of for entry in entries), default=began)
 
 
 class ListingOrder:

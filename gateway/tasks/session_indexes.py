@@ -4,48 +4,42 @@ In: keys of callers, what passes between them and their servers. Out: `Session`s
 Always: the key of a session is its upstream, request target, `Mcp-Session-Id` and identity (DESIGN 7). One origin may
 serve several MCP endpoints, so the target counts. A session is stored once the upstream has answered its caller. One
 that a query uses stays; one that was never accepted goes with its last query. All stored ones together hold
-`memory_bytes_max` at most: the least recently used is evicted first. One that is idle for `idle_timeout` expires. No
-result of `initialize` can be asked for again, so it is kept apart and longer (`CapabilityCache`).
+`memory_bytes_max` at most: the least recently used is evicted first. One that is idle for `idle_timeout` expires.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Final
-
-from cachetools import TTLCache
-from msgspec.structs import replace
+from typing import Any, Final
 
 from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.errors import TooLarge
-from gateway.mcp.capabilities import Server
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task_observations import Observation
 from gateway.owners.eviction import Grouped, Space, Storable, Stored
 from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import OwnTasks
+from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Intercepted
-from gateway.tasks.index import METHOD_CHARS_MAX
+from gateway.tasks.index import Changed, Named
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.reconciliation import MARKS_MAX, Listing, Record
 from gateway.tasks.single_flight import InFlightRequests
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
-CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
-CAPABILITIES_IDLE_S: Final = 24 * 3600.0
 _FORGOTTEN_AT_ONCE: Final = 200
-FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
+FAILURES_MAX: Final = 3  # of own requests, in a row, for a stale task that the index lacks
 
 
-class Session(Record, Storable[Key]):
+class Session(Storable[Key]):
     """The tasks of one session of one identity, and what is being asked for them."""
 
-    def __init__(self, key: Key, seen: Owners) -> None:
-        super().__init__()
+    def __init__(self, key: Key, seen: Owners, changed: Changed | None = None) -> None:
         self.key = key
-        self._seen = seen
+        self.record = Record(changed)
+        self._seen, self._changed = seen, changed
         self.owners = seen.owners_of(key)  # of the ids that the caller has seen
         self._finds_all = False  # after the next crawl all ids that were seen are marked again
         self._found_to: dict[OwnerKey, int] = {}  # which of the ids that each owner has seen have been marked here
@@ -54,55 +48,55 @@ class Session(Record, Storable[Key]):
 
     @property
     def size_bytes(self) -> int:
-        return super().size_bytes + _SESSION_OVERHEAD_BYTES
+        return self.record.size_bytes + _SESSION_OVERHEAD_BYTES
 
     def __del__(self) -> None:
         with suppress(RuntimeError):  # without an event loop nothing can be delayed
-            _free(self.index.dismantle())
+            _free(self.record.index.dismantle())
 
     def clear(self) -> None:
-        """Forget all tasks. An answer that was asked for before is void: `known` is another one from now on."""
-        old = self.index
-        self.empty()
-        self._found_to = {}
-        self.index.default_method = old.default_method
+        """Forget all tasks. An answer that was asked for before is void: `record` is another one from now on."""
+        old = self.record.index
+        self.record, self._found_to = Record(self._changed), {}
+        self.record.index.default_method = old.default_method
         _free(old.dismantle())
 
-    def take_in(self, said: Observation, asked: Moment | None, now: Moment) -> None:
+    def observe(self, said: Observation, asked: Moment | None, now: Moment) -> None:
         """Take in what passed: the answer to a request made at `asked`, or a message that answers no request."""
+        record, named = self.record, Named.TO_ALL if said.is_listed or said.is_told_to_all else Named.TO_CALLER
         for task_id, raw in said.shown:
-            if not (said.is_told_to_all and task_id in self.gone):  # mcp-go tells every session of every task
-                self.tell(task_id, raw, asked, now)
+            if not (said.is_told_to_all and task_id in record.index.gone):  # mcp-go tells every session of every task
+                record.tell(task_id, raw, asked, now, named)
         if said.made is not None:
-            self.make(said.made, said.method, now)
+            record.mark(said.made, now, method=said.method, made=now.order)
         if said.ended is not None:
-            self.end(said.ended, now)
+            record.end(said.ended, now)
         if said.denied is not None:
-            self.deny(said.denied, now, bool(self.in_flight))
+            record.deny(said.denied, now, bool(self.in_flight))
         if said.failed is not None:
-            self.end(said.failed, now, has_failed=True)
+            record.end(said.failed, now, has_failed=True)
         if said.doubt:
-            self.doubt(now)
+            record.doubt(now)
         if not said.is_told_to_all and (names := said.shown_ids):
-            is_there_again = any(task_id in self.gone for task_id in names)
+            is_there_again = any(task_id in record.index.gone for task_id in names)
             self._seen.note(self.owners, names, now, made=said.made is not None or is_there_again)
 
     def ask_by_id(self) -> None:
         """The upstream may know `tasks/get`: tasks that no page shows are looked for again."""
-        if not self.known.asks_by_id:
-            self.known.asks_by_id, self._found_to = True, {}
+        if not self.record.known.asks_by_id:
+            self.record.known.asks_by_id, self._found_to = True, {}
 
     def find_again(self, came: Moment) -> None:
         """Mark tasks that the caller was shown elsewhere before a query came, as far as there is room."""
-        if came.at >= self.known.asks_again_at:
+        record = self.record
+        if came.at >= record.known.asks_again_at:
             self.ask_by_id()
-        for seen in self._seen.of(self.owners, came) if self.known.asks_by_id else ():
+        for seen in self._seen.of(self.owners, came) if record.known.asks_by_id else ():
             last = self._found_to.get(seen.key, 0)
             for task_id, order in seen.since(last):
-                if order > came.order or (len(self.marks) >= MARKS_MAX // 2 and order != last):
+                if order > came.order or (len(record.index.stale) >= MARKS_MAX // 2 and order != last):
                     break  # the ids of a page have one order
-                if not self.has_heard(task_id, order):
-                    self.find(task_id, Moment(order, came.at))
+                record.find(task_id, Moment(order, came.at))
                 self._found_to[seen.key] = last = order
 
     def put_off(self, task_id: str, asked: int) -> bool:
@@ -110,36 +104,41 @@ class Session(Record, Storable[Key]):
 
         It is asked for again after the next crawl.
         """
-        mark = self.marks.get(task_id)
-        if mark is None or not mark.found:
+        stale = self.record.index.stale.get(task_id)
+        if stale is None or stale.named is not Named.ELSEWHERE:
             return False
-        self.marks.settle(task_id, asked)
+        self.record.settle(task_id, asked)
         self._finds_all = True
         return True
 
     def fail(self, task_id: str, asked: int) -> None:
         """An own `tasks/get` got no answer, and the query fails. In the end it is put off: only clients get some."""
-        mark = self.marks.get(task_id)
-        if mark is not None and self.index.get(task_id) is None:
-            mark.failed += 1
-            if mark.failed >= FAILURES_MAX:
-                mark.found = True
+        stale = self.record.index.stale.get(task_id)
+        if stale is not None and self.record.index.get(task_id) is None:
+            stale.failed += 1
+            if stale.failed >= FAILURES_MAX:
+                stale.named = Named.ELSEWHERE
                 self.put_off(task_id, asked)
 
     def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
-        super().end_crawl(told, pages, cursors, listing)
+        self.record.end_crawl(told, pages, cursors, listing)
         if self._finds_all:
             self._found_to, self._finds_all = {}, False
 
-    def take(self, task: Task, told: Stamp, now: Moment) -> None:
-        if not self.owns(task.id):
-            self.lose(task.id)
+    def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment) -> None:
+        """Take in what the gateway's own `tasks/get` says of a task; None: it is not there."""
+        if shown is not None and not self.owns(task_id):
+            self.record.lose(task_id)
             return
-        super().take(task, told, now)
-        if self.index.get(task.id) is not None:
-            self._seen.note(self.owners, (task.id,), now)
-            if task.is_terminal:
-                self._seen.end_task(self.owners, task.id)
+        had_it = self.record.index.get(task_id) is not None
+        self.record.answered(task_id, shown, told, now)
+        has_it = self.record.index.get(task_id) is not None
+        if shown is None and not has_it:
+            self._seen.deny(self.owners, task_id, told.asked, had_it)
+        elif shown is not None and has_it:
+            self._seen.note(self.owners, (task_id,), now)
+            if shown.is_terminal:
+                self._seen.end_task(self.owners, task_id)
 
     @property
     def apart(self) -> bool:
@@ -148,20 +147,6 @@ class Session(Record, Storable[Key]):
 
     def owns(self, task_id: str) -> bool:
         return self._seen.owns(self.owners, task_id)
-
-    def lose(self, task_id: str) -> None:
-        """A task is another caller's now."""
-        self.forget(task_id)
-        self.marks.drop(task_id)
-
-    def miss(self, task_id: str, told: Stamp, now: Moment) -> None:
-        had_it = self.index.get(task_id) is not None
-        super().miss(task_id, told, now)
-        if self.index.get(task_id) is None:
-            self._seen.deny(self.owners, task_id, told.asked, had_it)
-
-    def lose_many(self) -> None:
-        """Many tasks have gone at once, and most were not asked for."""
 
 
 def _space_in(limits: config.IndexLimits) -> Space:
@@ -185,39 +170,6 @@ def _free(rest: Iterator[None]) -> None:
     """Free the rest of an index in small steps: in one step it would hold up the event loop."""
     if next(rest, rest) is None:
         asyncio.get_running_loop().call_soon(_free, rest)
-
-
-class CapabilityCache:
-    """What `initialize` said in each session, for every identity: a token may be renewed in the middle of one."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._servers: TTLCache[tuple[ServerKey, bytes, bytes], Server]
-        self._servers = TTLCache(CAPABILITIES_MAX, CAPABILITIES_IDLE_S, timer=clock)
-        self.may_filter = True  # else the gateway answers for those too that filter by themselves
-
-    def note(self, key: Key, server: Server) -> None:
-        # The list of task methods may take 64 KiB. Only a single method is ever used.
-        methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
-        self._servers[key.of_all] = replace(server, methods=methods if len(methods) == 1 else ())
-
-    def end(self, key: Key) -> None:
-        self._servers.pop(key.of_all, None)
-
-    def get(self, key: Key, is_use: bool = True) -> Server | None:
-        """The server of a session, None if its `initialize` was not seen. `is_use`: it counts as used now."""
-        server = self._servers.get(key.of_all)
-        if server is not None and is_use:
-            self._servers[key.of_all] = server
-        return server
-
-    def native(self, key: Key) -> Server | None:
-        """The server of a session, if it filters its lists by itself. The session counts as used now."""
-        server = self.get(key)
-        return server if self.may_filter and server is not None and not server.filtered_here else None
-
-    def forget(self, servers: Container[ServerKey]) -> None:
-        for key in [key for key in self._servers if key[0] in servers]:
-            self._servers.pop(key, None)
 
 
 class Sessions:
@@ -249,7 +201,7 @@ class Sessions:
         self._stored.space = _space_in(limits)
         self._seen.take_over(limits)
         for session in (*self._unaccepted.values(), *self._stored.all()):
-            session.known.outgrown_until = float("-inf")  # there may be more room now
+            session.record.known.outgrown_until = float("-inf")  # there may be more room now
             session.owners = self._seen.owners_of(session.key)
             self.keep(session)
 
@@ -260,14 +212,11 @@ class Sessions:
 
     def _forget(self, servers: set[ServerKey]) -> Iterator[None]:
         """Forget them bit by bit: nobody asks for any of it."""
-        keys = [session.key for session in self._stored.all() if session.key.server in servers]
-        owners = [seen.key for seen in self._seen.stored.all() if seen.key[0] in servers]
-        for number in range(max(len(keys), len(owners))):
-            for key in keys[number : number + 1]:
-                self._stored.take_out(key)
-            for owner in owners[number : number + 1]:
-                self._seen.stored.take_out(owner)
-            if number % _FORGOTTEN_AT_ONCE == _FORGOTTEN_AT_ONCE - 1:
+        places: tuple[Stored[Any, Any], ...] = self._stored, self._seen.stored
+        theirs = [(place, one.key) for place in places for one in place.all() if one.key[0] in servers]
+        for number, (place, key) in enumerate(theirs, 1):
+            place.take_out(key)
+            if number % _FORGOTTEN_AT_ONCE == 0:
                 yield
         self.servers.forget(servers)
 
@@ -296,9 +245,12 @@ class Sessions:
         """Learn what other replicas have told of a session. Returns whether there may be any."""
         return False
 
+    def lose_many(self, session: Session) -> None:
+        """Many tasks of a session have gone at once, and most were not asked for."""
+
     def _know_server(self, session: Session) -> None:
         if (server := self.servers.get(session.key, is_use=False)) is not None:
-            session.index.default_method = server.default_method
+            session.record.index.default_method = server.default_method
 
     def _new_own(self, limits: config.IndexLimits) -> OwnTasks:
         return OwnTasks(limits, self.now, self._lose)
@@ -320,23 +272,23 @@ class Sessions:
     def check(self, session: Session, from_nothing: bool = False) -> None:
         """Raises TooLarge for an index that is too large, and empties it; one read `from_nothing` remembers that."""
         limits = self._limits
-        if len(session.index) > limits.tasks_max:
+        if len(session.record.index) > limits.tasks_max:
             what = f"more than {limits.tasks_max} tasks (index.tasks_max)"
         elif session.size_bytes > limits.memory_bytes_max - self._seen.stored.size_bytes:
             what = f"tasks of more than {limits.memory_bytes_max} bytes (index.memory_bytes_max)"
         else:
             return
         session.clear()
-        session.known.outgrown = what
+        session.record.known.outgrown = what
         if from_nothing:
-            session.known.outgrown_until = self._clock() + limits.full_crawl_interval
+            session.record.known.outgrown_until = self._clock() + limits.full_crawl_interval
         raise TooLarge(what)
 
     def _lose(self, task_id: str, owners: list[OwnerKey]) -> None:
         for group in (owner[:3] if owner[-1] else owner[:4] for owner in owners):
             for session in _of_group(group, self._unaccepted, self._stored):
                 if not session.owns(task_id):
-                    session.lose(task_id)
+                    session.record.lose(task_id)
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         if self.servers.native(key):
@@ -347,7 +299,7 @@ class Sessions:
                 return  # nothing is known that it may change
             session = self._unaccepted[key] = self._new(key)
             self._know_server(session)
-        session.take_in(said, asked, self.now())
+        session.observe(said, asked, self.now())
         if said.is_got:
             self.know_get.add(key.server)
             session.ask_by_id()
@@ -368,7 +320,7 @@ class Sessions:
     def refuse(self, session: Session | None) -> None:
         """The upstream has refused a request of a caller's: it is asked before anything is shown (DESIGN 7.4)."""
         if session is not None:
-            session.known.refused = self.now().order
+            session.record.known.refused = self.now().order
 
     def drop(self, key: Key) -> None:
         """Clear a session, which has ended. Its users keep it, empty."""
@@ -399,7 +351,7 @@ class Sessions:
         return {
             "index_sessions": ("Sessions that have an index.", len(sessions)),
             "index_sessions_max": ("Limit of index_sessions.", self._limits.sessions_max),
-            "index_tasks": ("Tasks in all indexes.", sum(len(s.index) for s in sessions)),
+            "index_tasks": ("Tasks in all indexes.", sum(len(s.record.index) for s in sessions)),
             "index_bytes": ("Bytes of all indexes, as they are counted against their limit.", size_bytes),
             "index_bytes_max": ("Limit of index_bytes.", self._limits.memory_bytes_max),
         }

@@ -24,7 +24,7 @@ from tests.bench.report import Column, Goal, Options, Table, progress
 from tests.bench.traffic import CONNECTIONS
 
 TASKS: Final = 50_000  # index.tasks_max, unless it is configured
-BYTES_GOAL: Final = 700
+BYTES_GOAL: Final = 650
 PAGE_US_GOAL: Final = 1_000
 QUERY_US_GOAL: Final = 20_000
 HOLD_US_GOAL: Final = 20_000

@@ -24,7 +24,7 @@ from gateway.demo.legacy_server import history
 from gateway.mcp.task import Task
 from gateway.mcp.task import parse as parse_task
 from gateway.query.cursor import Position
-from gateway.tasks.index import Index
+from gateway.tasks.index import Index, entry_for
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
 
@@ -70,7 +70,7 @@ def queries(count: int) -> dict[str, Any]:
 
 def put_all(index: Index, tasks: list[Task]) -> None:
     for task in tasks:
-        index.put(task)
+        index.set(entry_for(task, listed=1))
 
 
 def _empty() -> Index:

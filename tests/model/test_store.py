@@ -18,7 +18,8 @@ from gateway.store.redis_command_queue import READ_AT_ONCE
 from gateway.store.redis_connection import StoreState
 from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone
 from gateway.store.shared_owners import SharedOwn
-from gateway.store.shared_tasks import SharedSession, SharedSessions
+from gateway.store.shared_tasks import SharedSessions
+from gateway.tasks.session_indexes import Session
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 
@@ -75,12 +76,11 @@ class Rig:
 
     def lose(self, task_id: str) -> None:
         asked = self.sessions.now()
-        self.session().miss(task_id, Stamp(asked, asked.order, asked.order), asked)
+        self.session().answered(task_id, None, Stamp(asked, asked.order, asked.order), asked)
 
-    def session(self, key: Key = KEY) -> SharedSession:
+    def session(self, key: Key = KEY) -> Session:
         with self.sessions.using(key) as session:
             self.sessions.accept(session)
-        assert isinstance(session, SharedSession)
         return session
 
     def put(self, *entries: bytes) -> None:
@@ -135,7 +135,7 @@ async def test_what_ends_while_the_store_fails_is_told_when_it_is_back(rig: Rig,
     await rig.start()
     rig.see("t-1", "t-2")
     await asyncio.sleep(1)
-    await rig.outage(state, lambda: rig.lose("t-1"), rig.session().lose_many)
+    await rig.outage(state, lambda: rig.lose("t-1"), lambda: rig.sessions.lose_many(rig.session()))
     assert sorted(rig.entries()) == sorted([there("t-2"), entry_of_gone("t-1"), DOUBT])
     await rig.outage(state, lambda: rig.sessions.drop_all(KEY))
     assert not rig.redis.sets
@@ -146,10 +146,10 @@ async def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing
     """Any stranger can ask his server for any id. 10,001 of them made it forget that another's tasks were in doubt."""
 
     def many() -> None:
-        rig.session().lose_many()
+        rig.sessions.lose_many(rig.session())
         stranger = rig.session(KEY._replace(session=b"a stranger's"))
         for number in range(10_001):
-            stranger.deny(f"never-{number}", rig.sessions.now(), is_asking=False)
+            stranger.record.deny(f"never-{number}", rig.sessions.now(), is_asking=False)
 
     await rig.start()
     rig.see("t-1")
@@ -238,7 +238,7 @@ async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> Non
         session.clear()
         with patch.object(rig.loop, "select", wraps=rig.loop.select) as select:
             await rig.sessions.catch_up(session)
-        assert len(session.marks) == entries
+        assert len(session.record.index.stale) == entries
         return select.call_count
 
     await rig.start()
@@ -318,7 +318,7 @@ async def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard(rig: Rig) 
     await rig.outage("wiped")
     rig.put(there("t-4"))
     await rig.sessions.catch_up(session)
-    assert "t-4" in session.marks
+    assert "t-4" in session.record.index.stale
 
 
 @on_a_clock_of_its_own

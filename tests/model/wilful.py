@@ -6,7 +6,7 @@ from tests.edits import faults
 
 FAULTS: Final = faults({
     # ---- what is asked, and when ----
-    "the page where new tasks appear is never looked at": (r"(?<== )not \w+\.met\(\w+\.new_as_of\)", "False"),
+    "the page where new tasks appear is never looked at": (r"not \w+\.met\(\w+\.new_as_of\)", "False"),
     "of the live tasks only those that work are asked for": (r"if status not in TERMINAL\b", 'if status == "working"'),
     "a crawl confirms all tasks from when it ended, not from when it began": (
         r"(?<=\()began,(?= began\.order)", "self._sessions.now(),"
@@ -23,26 +23,26 @@ FAULTS: Final = faults({
     "a mark is made at the request, not at the answer": (
         r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
     ),
-    "an error marks nothing": (r"self\.index\.get\(task_id\) is not None or (?=\(is_asking and )", "False and "),
+    "an error marks nothing": (r"is_known or (?=\(is_asking and )", "False and "),
     "an error about a task that the index lacks marks nothing, though own requests are under way": (
         r"\(is_asking and (?=len)", "(False and "
     ),
     "a task that the index lacks is asked for only if a page shows it": (
-        r"\(\w+\.seen or (self\.index\.get\(\w+\))\)", r"\1"
+        r"\(\w+\.named or (self\.index\.get\(\w+\) is not None)\)", r"\1"
     ),
     "a client that is told the same renews the task as of when it is told": (r"max\(asked, \w+\.told\.as_of\)", "now"),
     "a notification that says the same renews the task": (r"\w+\.told\.as_of(?= if asked is None else)", "now"),
-    "a result that makes a task marks nothing": (r"\(mark := self\.mark\(\w+, now, m.*?\)\)", "(mark := None)"),
-    "the method of the request that made a task is forgotten": (r"(?<=now, method=)method(?=\)\) is not)", "None"),
+    "a result that makes a task marks nothing": (r"record\.mark\(said\.made, .*", "pass"),
+    "the method of the request that made a task is forgotten": (r"(?<=now, method=)said\.method", "None"),
     "a new session finds no task again": (r"(?<=if )key\.has_credentials(?= and self\._find_again)", "False"),
     "a renewed token finds no task again": (r"(?<=if )key\.session(?=:\n\s+owners\.)", "False"),
     # ---- which answer is newer ----
-    "of two answers that overlap the last one is believed": (r"(?<=if )told\.asked > before\.told\.came(?=:)", "True"),
+    "of two answers that overlap the last one is believed": (r"(?<=\]\[)told\.asked <= since\.came(?=\])", "False"),
     "two answers that overlap and differ mark nothing": (
-        r"self\.mark\(task\.id, now, first=_ALL\)(?=\n\s+after = )", "pass"
+        r"(?<=Change\.TAKE_AND_ASK\):)\s+self\.mark\(.*", " pass"
     ),
     "only queries that come later wait for what answers that overlap leave open": (
-        r"(?<=now, first=)_ALL(?=\)\n\s+after = )", "None"
+        r"(?<=Change\.TAKE_AND_ASK\):)(\s+self\.mark\(.*first=)_ALL", r"\1None"
     ),
     # ---- what is heard ----
     "the response to a request that was not read, or is unknown, says nothing": (
@@ -54,7 +54,7 @@ FAULTS: Final = faults({
     "a response that is no JSON puts nothing in doubt": (
         r"may_be\(data\)(?= else Intercepted)", "False"
     ),
-    "a refusal drops the index": (r"(?=session\.known\.refused = self\.now)", "session.clear(); "),
+    "a refusal drops the index": (r"(?=session\.record\.known\.refused = self\.now)", "session.clear(); "),
     "a refusal hides nothing": (r"(?<=if )status in REFUSALS(?=:)", "False"),
     "an answer to what was asked before a refusal ends it": (
         r"(?<=max\(self\.accepted, )asked(?=\))", "asked, self.refused + 1"
@@ -63,7 +63,7 @@ FAULTS: Final = faults({
     "one -32601 ends asking by id": (r"(?<=range\()_ASKED_TIMES_MAX(?=\))", "1"),
     "-32601 ends asking by id for good": (r"now\.at \+ interval_s", 'float("inf")'),
     "any error about a task denies it": (r"code not in \(jsonrpc\.INVALID_PARAMS, jsonrpc\.NOT_FOUND\)", "False"),
-    "after one failure a task is left out": (r"(?<=mark\.failed >= )FAILURES_MAX", "1"),
+    "after one failure a task is left out": (r"(?<=stale\.failed >= )FAILURES_MAX", "1"),
     "what was put off is never asked for again": (r"self\._finds_all = True", "pass"),
     "a 404 to a client ends its session": (
         r"self\._sessions\.refuse\(self\._sessions\.find\(caller\.key\)\)", "self._sessions.drop_all(caller.key)"
@@ -93,8 +93,8 @@ FAULTS: Final = faults({
 RACES: Final = faults({
     "a page that passes marks nothing": (r"\[\*map\(_state, \w+\)\]", "[]"),
     "a task that a crawl omits is gone": (r"(?<=if )may_be_there(?=:)", "False"),
-    "another life of an id is the same task": (r"before\.created != task\.created or (?=\(was_made)", ""),
-    "an answer settles a mark that came after its request": (r"(?<=if )asked > mark\.last(?=:)", "True"),
+    "another life of an id is the same task": (r"known\.created != shown\.created or ", ""),
+    "an answer settles a mark that came after its request": (r"(?<=stale is None or )asked > stale\.last", "True"),
 })  # fmt: skip
 """Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""
 
@@ -107,14 +107,14 @@ STDIO: Final = faults({
 FLEET: Final = faults({
     "a replica hears nothing from the others": (r"(?<=for each in )said(?=:\n\s+if each\.id is None)", "()"),
     # A store that is back gets only what is new.
-    "nothing is told again": (r"yield from self\.servers\.tell_all\(\)", "return"),
+    "nothing is told again": (r"(?=for count, \(of_all, server\) in)", "return\n    "),
     "nobody tells that a task is gone": (
-        r"(?<=if )may_be_told\(task_id\) and (?=\(is_known)", "False and ",
-        r"(?<=if )is_news and (?=self\.index)", "False and ",
+        r"(?<=if )now\.denied not in \(0, was\.denied\)(?=:)", "False",
+        r"(?<=is not None and )denied not in entries", "False",
     ),
     # The entries of a caller who is refused are dropped.
     "a refusal at one replica is one for all": (
-        r"(?=session\.known\.refused = self\.now)", "self._shared.drop(session.key); "
+        r"(?=session\.record\.known\.refused = self\.now)", "self._shared.drop(session.key); "
     ),
 })  # fmt: skip
 

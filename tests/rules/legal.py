@@ -6,10 +6,10 @@ from functools import wraps
 from typing import Any, Final
 from unittest.mock import patch
 
-from gateway.mcp.task import text_bytes
-from gateway.tasks.reconciliation import _MARK_BYTES, Record
+from gateway.tasks.index import GROUP_BYTES, size_of
+from gateway.tasks.reconciliation import Record
 
-_EVENTS: Final = ("tell", "mark", "take", "miss", "listed", "forget", "begin_crawl", "end_crawl")
+_EVENTS: Final = ("tell", "mark", "answered", "page_answered", "forget", "begin_crawl", "end_crawl")
 
 
 def faults(record: Record) -> Iterator[str]:
@@ -17,21 +17,27 @@ def faults(record: Record) -> Iterator[str]:
     known, index = record.known, record.index
     if known.new_as_of < known.crawled.as_of:
         yield "the place of new tasks is known as of before the pages"
-    for task_id in record.unlisted:
-        task = index.get(task_id)
-        if task is None or task.crawl == record.crawl:
-            yield f"{task_id} is unlisted: {task}, crawl {record.crawl}"
-        elif known.unlisted_as_of > task.told.as_of or (not task.is_terminal and known.live_as_of > task.told.as_of):
-            yield f"{task_id} is known as of {task.told.as_of}: {known}"
-    for task_id in record.gone:
-        if index.get(task_id) is not None:
-            yield f"{task_id} is gone, and in the index"
-    for task_id, mark in record.marks.items():
-        if mark.first > mark.last:
-            yield f"{task_id}: {mark}"
-    for ids, size_bytes in ((record.marks, record.marks.size_bytes), (record.gone, record.gone.size_bytes)):
-        if size_bytes != sum(_MARK_BYTES + text_bytes(i) for i in ids):
-            yield f"{size_bytes} bytes of {len(ids)} ids"
+    for task in index.unlisted.values():
+        if known.unlisted_as_of > task.told.as_of or (not task.is_terminal and known.live_as_of > task.told.as_of):
+            yield f"{task.id} is known as of {task.told.as_of}: {known}"
+    entries = index.entries
+    for name, ids, derived in (
+        ("stale", index.stale, {i: e.stale for i, e in entries.items() if e.stale is not None}),
+        ("gone", index.gone, {i: e for i, e in entries.items() if e.is_gone}),
+        ("unlisted", index.unlisted, {i: e for i, e in entries.items() if e.is_unlisted}),
+    ):
+        if ids != derived or any(ids[i] is not derived[i] for i in ids):
+            yield f"{name}: {ids}, not {derived}"
+    if len(index) != sum(1 for e in entries.values() if e.raw):
+        yield f"{len(index)} tasks, not those of {entries}"
+    for entry in entries.values():
+        if not (entry.raw or entry.is_gone or entry.stale is not None):
+            yield f"nothing is known of {entry}"
+        if entry.stale is not None and entry.stale.first > entry.stale.last:
+            yield f"{entry}"
+    groups_bytes = GROUP_BYTES * len(index._groups)
+    if index._bytes != groups_bytes + sum(map(size_of, entries.values())):
+        yield f"{index._bytes} bytes of {entries}"
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Random tasks and queries, and what a filtered list is by its plain definition (DESIGN 5.2, 5.3)."""
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
@@ -16,6 +16,8 @@ from gateway.query.criteria import BadQuery, Query
 from gateway.query.cursor import Position
 from gateway.query.list_request import ListRequest
 from gateway.tasks.index import QueryPage
+
+_Task = TypeVar("_Task", bound=Task)
 
 # Times of one day: some equal though written differently, some finer than a microsecond or a nanosecond.
 _TIMES = [
@@ -135,7 +137,7 @@ def _inside(low: Instant | None, high: Instant | None, at: Instant) -> bool:
     return (low is None or at >= low) and (high is None or at <= high)
 
 
-def listed(tasks: list[Task], query: Query, default_method: str | None) -> list[Task]:
+def listed(tasks: Sequence[_Task], query: Query, default_method: str | None) -> list[_Task]:
     """The filtered list by its definition: the tasks for which all criteria hold, ordered by instant and id."""
 
     asked = dict(query.values)

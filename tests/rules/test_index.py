@@ -12,13 +12,13 @@ from gateway.mcp.task import TERMINAL, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.tasks import index as indexing
-from gateway.tasks.index import GROUP_BYTES, Index, size_of
+from gateway.tasks.index import GROUP_BYTES, Index, TaskEntry, absent, entry_for, size_of
 from tests.rules import plain
 
 
-def paged(listed: list[Task], limit: int, bytes_max: int) -> list[list[Task]]:
+def paged(listed: list[TaskEntry], limit: int, bytes_max: int) -> list[list[TaskEntry]]:
     """The pages of a list: each takes the next task, if it has none, or if there is room for it and its comma."""
-    pages: list[list[Task]] = [[]]
+    pages: list[list[TaskEntry]] = [[]]
     for each in listed:
         size = sum(len(t.raw) + 1 for t in [*pages[-1], each])
         if pages[-1] and (len(pages[-1]) == limit or size > bytes_max):
@@ -27,19 +27,14 @@ def paged(listed: list[Task], limit: int, bytes_max: int) -> list[list[Task]]:
     return pages
 
 
-def dict_put(model: dict[str, Task], report: Task) -> None:
-    known = model.get(report.id, report)
-    model[report.id] = msgspec.structs.replace(report, method=report.method or known.method)
-
-
-def size_of_all(model: dict[str, Task]) -> int:
+def size_of_all(model: dict[str, TaskEntry]) -> int:
     """What an index of these tasks counts (tests/rules/test_index_memory.py holds it against what it takes)."""
     return sum(map(size_of, model.values())) + GROUP_BYTES * len({(t.status, t.method) for t in model.values()})
 
 
-def check_same(index: Index, model: dict[str, Task]) -> None:
+def check_same(index: Index, model: dict[str, TaskEntry]) -> None:
     assert len(index) == len(model)
-    assert set(index) == set(model)
+    assert index.entries == model
     assert {i: index.get(i) for i in plain.IDS} == {i: model.get(i) for i in plain.IDS}
     assert index.size_bytes == size_of_all(model)
 
@@ -48,16 +43,16 @@ def check_same(index: Index, model: dict[str, Task]) -> None:
 steps = st.lists(plain.reports | plain.reports | plain.reports | st.sampled_from(plain.IDS), max_size=18)
 
 
-def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, Task]]:
+def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, TaskEntry]]:
     """An index and a dict of what the steps leave, which is the same after each."""
-    index, model = Index(), dict[str, Task]()
+    index, model = Index(), dict[str, TaskEntry]()
     for step in drawn:
         if isinstance(step, str):
-            index.remove(step)
+            index.set(absent(step))
             model.pop(step, None)
         else:
-            index.put(step)
-            dict_put(model, step)
+            index.set(entry_for(step))
+            model[step.id] = entry_for(step)
         check_same(index, model)
     return index, model
 
@@ -100,14 +95,14 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
     for at, step in enumerate(drawn):
         check()
         if isinstance(step, str):
-            index.remove(step)
+            index.set(absent(step))
         else:
-            index.put(step)
+            index.set(entry_for(step))
         if at == len(drawn) // 2:
             index.default_method = default_method
     check()
-    for task_id in list(index):
-        index.remove(task_id)
+    for task_id in list(index.entries):
+        index.set(absent(task_id))
     assert len(index._pages) <= 4
     index._pages.clear()
     assert index.size_bytes == 0
@@ -115,7 +110,7 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
 
 def test_the_same_page_is_made_once() -> None:
     index, again = Index(), Position(Query(), comes_again=True)
-    index.put(task.parse(plain.raw_task("a", "working", None, None)))
+    index.set(entry_for(task.parse(plain.raw_task("a", "working", None, None))))
     page = index.select(again, 10)
     assert index.select(again, 10) is page
     assert index.select(again, 11) is not page, "another size"

@@ -17,7 +17,7 @@ from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.store import shared_tasks
-from gateway.tasks.index import METHODS_MAX, Index
+from gateway.tasks.index import METHODS_MAX, Index, absent, entry_for
 from tests.rules import plain
 
 COUNT: Final = 1000
@@ -58,9 +58,9 @@ def used(index: Index) -> None:
     while (page := index.select(position, 50)).more:
         position = cursor.following(position, page.tasks)
         assert cursor.decode(cursor.encode(position)) == position
-    for tasks in index.parts():
-        assert len(shared_tasks.entries_of(tasks)) <= len(tasks)
-        assert [index.get(each.id) for each in tasks] == tasks
+    for entries in index.parts():
+        assert len(list(shared_tasks.entries_of(entries, with_methods=True))) <= len(entries)
+        assert [index.get(each.id) for each in entries] == entries
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -79,18 +79,18 @@ def test_an_index_takes_what_it_counts(seed: int) -> None:
     finally:
         tracemalloc.stop()
     assert 0.9 * took <= index.size_bytes <= 1.1 * took
-    for task_id in list(index):
-        index.remove(task_id)
+    for task_id in list(index.entries):
+        index.set(absent(task_id))
     assert index.size_bytes == 0
 
 
 def filled(drawn: list[tuple[bytes, str | None]], polled: bool) -> Index:
     index, order = Index(), count(1000)
     for report in drawn:
-        index.put(read(*report))
-    for found in filter(None, map(index.get, index if polled else ())):
+        index.set(entry_for(read(*report), listed=1))
+    for found in filter(None, map(index.get, index.entries if polled else ())):
         asked = Moment(next(order), next(order) / 7)
-        index.stamp(found, Stamp(asked, found.told.asked, next(order), is_own=True))
+        index.stamp(found, Stamp(asked, found.told.asked, next(order), is_own=True), found.listed)
     return index
 
 
@@ -100,15 +100,15 @@ def test_statuses_and_methods_that_others_choose_make_few_groups(told_first: boo
     index = Index()
     for number in range(1000):
         method = f"method/{number}" if number % 2 else "x" * 51
-        if told_first:
-            index.note_method(f"t-{number}", method)
         raw = plain.raw_task(f"t-{number}", f"status-{number}", f"2026-01-01T00:{number % 60:02}:00Z", None)
-        index.put(task.parse(raw, None if told_first else method))
+        entry = entry_for(task.parse(raw, None if told_first else method))
+        index.set(entry)
+        if told_first:
+            index.set(msgspec.structs.replace(entry, method=method))
     assert len(index._groups) <= METHODS_MAX + 1
     assert index.select(Position(Query()), 1).total == 1000
     assert index.select(Position(Query(status=frozenset(task.STATUSES))), 1).total == 0
     # The first ones are known; the others are tasks of unknown method (DESIGN 5.3).
     known = index.select(Position(Query(methods=frozenset({"method/1"}))), 1000)
     assert known.total == 1000 - METHODS_MAX + 1
-    assert index.method_of("t-1") == "method/1"
-    assert index.method_of("t-0") is index.method_of("t-999") is None
+    assert [index.entries[task_id].method for task_id in ("t-0", "t-1", "t-999")] == [None, "method/1", None]

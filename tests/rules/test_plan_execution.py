@@ -21,8 +21,9 @@ from gateway.refresh.planning import Ages
 from gateway.refresh.query_answer import Planner
 from gateway.refresh.retrying_crawler import Crawler
 from gateway.stdio.stdio_proxy import NoCounts
+from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.reconciliation import Listing
-from gateway.tasks.session_indexes import FAILURES_MAX, CapabilityCache, Forgotten, Session, Sessions
+from gateway.tasks.session_indexes import FAILURES_MAX, Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.rules import plain
@@ -143,7 +144,7 @@ async def test_each_end_of_a_refresh(kind: str, event: str) -> None:
         assert type(await place.run()) is (error if error is not None else type(None))
         assert not place.session.in_flight, "nobody joins it any more"
         if event == "caller refused":
-            assert len(place.session.index) == 0
+            assert len(place.session.record.index) == 0
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -151,7 +152,7 @@ async def test_each_end_of_a_refresh(kind: str, event: str) -> None:
 async def test_a_refusal_hides_the_index_though_the_ask_was_given_up(kind: str, status: int) -> None:
     place = Place(kind)
     asked = place.sessions.now()
-    place.session.take(task.parse(TASKS[1]), Stamp(asked, asked.order, place.sessions.now().order), asked)
+    place.session.answered("t-1", task.parse(TASKS[1]), Stamp(asked, asked.order, place.sessions.now().order), asked)
 
     async def server(place: Place) -> bytes:
         place.single.is_given_up = True
@@ -159,8 +160,8 @@ async def test_a_refusal_hides_the_index_though_the_ask_was_given_up(kind: str, 
 
     place.server = server
     assert isinstance(await place.run(), UpstreamRefused)
-    assert place.session.known.is_hidden(place.sessions.now().order)
-    assert len(place.session.index) == 1
+    assert place.session.record.known.is_hidden(place.sessions.now().order)
+    assert len(place.session.record.index) == 1
 
 
 @pytest.mark.parametrize("kind", ["crawl", "look"])
@@ -168,8 +169,8 @@ async def test_a_session_that_is_too_large_is_left_empty_and_remembers_it(kind: 
     place = Place(kind)
     place.server = outgrown
     assert isinstance(await place.run(), TooLarge)
-    assert len(place.session.index) == 0
-    assert "index.tasks_max" in place.session.known.outgrown
+    assert len(place.session.record.index) == 0
+    assert "index.tasks_max" in place.session.record.known.outgrown
 
 
 NO_SUCH_TASK: Final = [b"{}", b'"t-0"', TASKS[1]]
@@ -179,29 +180,29 @@ NO_SUCH_TASK: Final = [b"{}", b'"t-0"', TASKS[1]]
 async def test_an_answer_that_has_another_task_or_none_says_that_an_unknown_one_is_not_there(answer: bytes) -> None:
     place = Place("single tasks")
     place.task = answer
-    place.session.mark("t-0", place.sessions.now())
+    place.session.record.mark("t-0", place.sessions.now())
     assert await place.run() is None
-    assert (list(place.session.marks), list(place.session.gone)) == ([], ["t-0"])
+    assert (list(place.session.record.index.stale), list(place.session.record.index.gone)) == ([], ["t-0"])
 
 
 @pytest.mark.parametrize("answer", NO_SUCH_TASK)
 async def test_an_answer_that_has_another_task_or_none_fails_the_query_if_the_task_is_known(answer: bytes) -> None:
     place = Place("single tasks")
     asked = place.sessions.now()
-    place.session.take(task.parse(TASKS[0]), Stamp(asked, asked.order, place.sessions.now().order), asked)
+    place.session.answered("t-0", task.parse(TASKS[0]), Stamp(asked, asked.order, place.sessions.now().order), asked)
     place.task = answer
     assert isinstance(await place.run(), UpstreamBroken)
-    assert list(place.session.index) == ["t-0"]
+    assert list(place.session.record.index.entries) == ["t-0"]
 
 
 @pytest.mark.parametrize("server", [BROKEN, FAILED])
 async def test_an_unknown_task_that_cannot_be_asked_for_fails_a_few_queries_and_no_more(server: Event) -> None:
     place = Place("single tasks")
     place.server = server
-    place.session.mark("t-0", place.sessions.now())
+    place.session.record.mark("t-0", place.sessions.now())
     for _ in range(FAILURES_MAX):
         assert await place.run() is not None
-    assert not place.session.marks
+    assert not place.session.record.index.stale
 
 
 async def test_an_answer_of_before_a_refusal_does_not_make_a_caller_accepted() -> None:
@@ -210,10 +211,10 @@ async def test_an_answer_of_before_a_refusal_does_not_make_a_caller_accepted() -
     planner = Planner(place.sessions, LIMITS, NoCounts(), asyncio.get_running_loop().time)
     place.server = cleared
     await planner.ask_first(place.session, place, outbox(place.channel))
-    assert not place.session.known.has_listed
+    assert not place.session.record.known.has_listed
     place.server = all_is_there
     await planner.ask_first(place.session, place, outbox(place.channel))
-    assert place.session.known.has_listed
+    assert place.session.record.known.has_listed
 
 
 @pytest.mark.parametrize("turns", range(1, 8))

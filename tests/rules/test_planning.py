@@ -14,7 +14,8 @@ from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
 from gateway.refresh.planning import Ages
-from gateway.tasks.reconciliation import Known, Listing, Mark, Record
+from gateway.tasks.index import Named, Stale, absent, entry_for
+from gateway.tasks.reconciliation import Known, Listing, Record
 from tests.rules import plain
 
 NOW = 1000.0
@@ -81,12 +82,13 @@ class Situation:
         for each in tasks:
             is_listed = each.id not in self.unlisted
             at = max(self.told.get(each.id, OUT_OF_MIND), self.crawled) if is_listed else self.unlisted[each.id]
-            record.index.put(msgspec.structs.replace(each, told=stamp(at), crawl=int(is_listed)))
-            if not is_listed:
-                record.unlisted[each.id] = None
-        record.gone.update({task_id: stamp(at) for task_id, at in self.gone.items()})
+            record.index.set(entry_for(each, stamp(at), int(is_listed)))
+        for task_id, at in self.gone.items():
+            record.index.set(absent(task_id, stamp(at)))
         for task_id, mark in self.marks.items():
-            record.marks[task_id] = Mark(moment(mark.since).order, moment(mark.at).order, seen=True)
+            stale = Stale(moment(mark.since).order, moment(mark.at).order, Named.TO_CALLER)
+            known = record.index.entries.get(task_id) or absent(task_id)
+            record.index.set(msgspec.structs.replace(known, stale=stale))
         record.known = Known(
             crawled=stamp(self.crawled),
             new_as_of=moment(self.crawled if self.new_as_of is None else self.new_as_of),
@@ -238,15 +240,15 @@ def test_an_answer_without_asking_keeps_the_promise(record: Record, query: Query
     if not planning.plan(record, query, moment(NOW), allowed).nothing:
         return
     need = planning.need_of(record, moment(NOW), allowed)
-    for found in filter(None, map(index.get, index)):
+    for found in filter(None, map(index.get, index.entries)):
         # Where nobody can be asked for a task that no list shows, no plan helps: such a one must not be kept at all.
-        if not may_match(found, query) or not (known.asks_by_id or found.id not in record.unlisted):
+        if not may_match(found, query) or not (known.asks_by_id or found.id not in record.index.unlisted):
             continue
         if known.asks_by_id or query.task_ids is None:
             assert not record.is_due(found.id, moment(NOW).order)
         if found.status not in TERMINAL:
             assert need.met(max(found.told.as_of, known.live_as_of))
-        elif found.id in record.unlisted:
+        elif found.id in record.index.unlisted:
             assert need.met_by_terminal(max(found.told.as_of, known.unlisted_as_of))
     if query.task_ids is None or not known.asks_by_id:
         assert need.met(known.new_as_of)
@@ -257,8 +259,8 @@ def test_an_answer_without_asking_keeps_the_promise(record: Record, query: Query
         for task_id in query.task_ids:
             if index.get(task_id) is None:
                 read = need.met(known.new_as_of) and need.met_by_terminal(known.crawled.as_of)
-                gone = record.gone.get(task_id)
-                assert read or need.met(known.crawled.as_of) or (gone is not None and need.met(gone.as_of))
+                gone = record.index.gone.get(task_id)
+                assert read or need.met(known.crawled.as_of) or (gone is not None and need.met(gone.told.as_of))
 
 
 @given(situations(), plain.queries, ages)
@@ -271,15 +273,15 @@ def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     assert not plan.tasks or (known.asks_by_id and not plan.crawl)
     need, told = planning.need_of(record, moment(NOW), allowed), {i: record.index.get(i) for i in plan.tasks}
     assert all(t is None or record.is_due(i, NOW_ORDER) or not need.met(t.told.as_of) for i, t in told.items())
-    unlisted = [record.index.get(i) for i in record.unlisted]
-    if need.met(known.crawled.as_of) and need.met_by_terminal(known.unlisted_as_of) and not record.marks:
+    unlisted = [record.index.get(i) for i in record.index.unlisted]
+    if need.met(known.crawled.as_of) and need.met_by_terminal(known.unlisted_as_of) and not record.index.stale:
         assert plan.nothing or not all(t is not None and need.met(t.told.as_of) for t in unlisted)
     if plan.tail:
         assert not plan.crawl
         assert known.crawled.as_of != NEVER
         assert known.listing is not Listing.NEITHER
     # What no list shows, and what is marked and not listed, no page can tell.
-    told_by_pages = [i for i in plan.tasks if i not in record.unlisted and i not in record.marks]
+    told_by_pages = [i for i in plan.tasks if i not in record.index.unlisted and i not in record.index.stale]
     assert plan.tail + len(told_by_pages) <= known.pages
 
 
@@ -295,8 +297,10 @@ def test_a_task_may_vanish_when_its_ttl_has_passed(
     """A task that was reported after that moment is kept longer, and gone when a crawl says so."""
     boot = 5000.0  # the monotonic clock began then, of 1970
     record = Situation(confirmed - boot).record([a_task("a", "completed", ttl=ttl)])
-    shown = [record.index.get("a") or a_task("a")]
+    shown = list(record.index.entries.values())
     assert planning.overdue(record, shown, now - boot, now) == (["a"] if expected else [])
     record.known.asks_by_id = False
     assert planning.overdue(record, shown, now - boot, now) == []
-    assert planning.overdue(Record(), [a_task("a", ttl=1000), a_task("b")], NOW, NOW) == ["a"], "nobody confirmed it"
+    assert planning.overdue(Record(), [entry_for(a_task("a", ttl=1000)), entry_for(a_task("b"))], NOW, NOW) == ["a"], (
+        "nobody confirmed it"
+    )

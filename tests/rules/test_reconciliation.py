@@ -6,13 +6,15 @@ A number is a place in the order of what happens. What marks mean: tests/model.
 import gc
 import sys
 import tracemalloc
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.mcp import task
-from gateway.mcp.task import Moment, Stamp, Task, text_bytes
-from gateway.tasks import reconciliation as recording
-from gateway.tasks.reconciliation import GONE_MAX, MARKS_MAX, Listing, Record
+from gateway.mcp.task import Moment, Stamp, Task
+from gateway.tasks.index import GONE_MAX, Named
+from gateway.tasks.reconciliation import CHANGES, MARKS_MAX, Listing, News, Record
 from tests.rules.legal import faults
 
 
@@ -52,21 +54,26 @@ PAIRS: dict[str, tuple[Task | None, Task | None, int, str]] = {
 def test_which_of_two_answers_is_newer(case: tuple[Task | None, Task | None, int, str]) -> None:
     record, (first, second, asked, then) = Record(), case
     for answer, told in ((first, stamp(10, 20)), (second, stamp(asked, 30))):
-        if answer is None:
-            record.miss("t", told, at(told.came))
-        else:
-            record.take(answer, told, at(told.came))
+        record.answered("t", answer, told, at(told.came))
         assert not list(faults(record))
     found = record.index.get("t")
     state = "nothing" if found is None else found.status + " new" * (found.raw == NEW.raw)
     assert state + " and all wait" * record.is_due("t", 0) == then
-    record.take(NEW, stamp(31, 40), at(40))
+    record.answered("t", NEW, stamp(31, 40), at(40))
     assert not record.due(1_000_000), "an answer that overlaps with nothing settles it"
+
+
+def test_the_table_of_the_design_is_what_the_code_does() -> None:
+    text = (Path(__file__).parents[2] / "docs/design.md").read_text()
+    rows = [line.strip("|").split("|") for line in text.split("| it says, ")[1].split("\n\n")[0].splitlines()[2:]]
+    said = {cells[0].strip(): tuple(cell.strip() for cell in cells[1:]) for cells in rows}
+    assert said == {news.value: tuple(change.value for change in changes) for news, changes in CHANGES.items()}
+    assert {*CHANGES} == {*News}
 
 
 def test_a_query_waits_for_a_mark_that_began_before_it() -> None:
     record = Record()
-    record.take(a_task(), stamp(10, 20), at(20))
+    record.answered("t", a_task(), stamp(10, 20), at(20))
     record.tell("t", NEW.raw, at(25), at(30))
     assert (record.due(29), record.due(30)) == ([], ["t"])
 
@@ -77,38 +84,38 @@ def test_a_task_that_is_marked_again_is_marked_as_it_would_be(before: str) -> No
     for record in (once, again):
         match before:
             case "denied":
-                record.mark("a", at(1), seen=False)
+                record.mark("a", at(1), Named.BY_ERROR)
             case "seen" | "gone":
                 record.mark("a", at(1))
             case "found":
                 record.find("a", at(1))
         if before == "gone":
-            record.gone.put("a", stamp(1, 1))
+            record.index.set(replace(record.index.entries["a"], told=stamp(1, 1)))
     once.mark("a", at(2))
     assert again.mark_again("a", at(2)) is (before == "seen"), "else more changes than when"
     if before == "seen":
-        assert again.marks == once.marks
+        assert again.index.stale == once.index.stale
 
 
 def test_too_many_marks_are_a_doubt() -> None:
     record = Record()
     for number in range(MARKS_MAX + 1):
         record.mark(f"t-{number}", at(number + 1))
-    assert len(record.marks) == MARKS_MAX
+    assert len(record.index.stale) == MARKS_MAX
     assert record.known.doubted == MARKS_MAX + 1
 
 
 def test_of_the_tasks_that_are_gone_the_newest_are_kept() -> None:
     record = Record()
     for number in range(GONE_MAX):
-        record.miss(f"t-{number}", stamp(1, 2), at(2))
+        record.answered(f"t-{number}", None, stamp(1, 2), at(2))
     before = record.size_bytes
-    record.miss("t-0", stamp(3, 4), at(4))
-    record.miss("t-9", stamp(3, 4), at(4))
-    assert (len(record.gone), record.size_bytes) == (GONE_MAX, before)
-    record.miss("t-x", stamp(3, 4), at(4))
-    assert (len(record.gone), record.size_bytes) == (GONE_MAX, before)
-    assert "t-1" not in record.gone and {"t-0", "t-9", "t-x"} <= record.gone.keys()
+    record.answered("t-0", None, stamp(3, 4), at(4))
+    record.answered("t-9", None, stamp(3, 4), at(4))
+    assert (len(record.index.gone), record.size_bytes) == (GONE_MAX, before)
+    record.answered("t-x", None, stamp(3, 4), at(4))
+    assert (len(record.index.gone), record.size_bytes) == (GONE_MAX, before)
+    assert "t-1" not in record.index.gone and {"t-0", "t-9", "t-x"} <= record.index.gone.keys()
 
 
 def test_the_cursors_that_are_kept_count() -> None:
@@ -130,8 +137,8 @@ def test_marks_and_gone_tasks_count_as_much_as_they_take(kind: str) -> None:
         if kind == "marked":
             record.mark(copy, at(number))
         else:
-            record.miss(copy, stamp(number, number + 1), at(number))
+            record.answered(copy, None, stamp(number, number + 1), at(number))
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    counted = count * (recording._MARK_BYTES + text_bytes(ids[0]))
+    counted = record.index.size_bytes
     assert taken <= counted <= 3 * taken
