@@ -154,6 +154,22 @@ def test_the_headline_tells_of_one_that_waits_and_of_what_fails(browser: Any, ga
         )
 
 
+def test_what_nobody_asks_for_is_not_said_to_work(browser: Any, gateways: Gateways) -> None:
+    """It was "Working 18, oldest 34 min", of tasks that had long ended: their client had left."""
+    with workshop(gateways) as shop:
+        shop.make("render")
+        with opened(browser, shop.gateway) as tab:
+            playwright.expect(tab.locator("#working span")).to_have_text("1")
+            tab.locator("#pause").click()
+            unheard = "{...t, live: {unheard: {count: 18, since: last.now - 2040}}}"
+            tasks = f"last.upstreams.map((u) => ({{...u, tasks: u.tasks.map((t) => ({unheard}))}}))"
+            tab.evaluate(f"show({{...last, upstreams: {tasks}}})")
+            playwright.expect(tab.locator("#working")).to_have_text("0")
+            said = re.compile(r"^18 not heard of since \d\d:\d\d:\d\d$")
+            playwright.expect(tab.locator("#unheard")).to_have_text(said)
+            assert "18 not heard of since" in cells(tab, "render")[1]
+
+
 def test_without_tasks_it_says_where_they_come_from_and_when_off_which_key_turns_them_on(
     browser: Any, gateways: Gateways
 ) -> None:
