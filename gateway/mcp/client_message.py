@@ -67,24 +67,27 @@ _NO_PARAMS: Final = _ReadParams()
 
 def fields_of(message: Message) -> tuple[dict[str, Any], Raw, Raw]:
     """The fields of the record of a message, but for those that guards ask for; raw, the arguments and the ttl."""
+    method, ttl = message.method, ABSENT
+    said = {"id": bytes(message.id), "method": method, "is_strict": message.is_strict}
+    said["tool"] = (method or "")[:TOOL_CHARS_MAX]
+    if method is None:
+        said["is_response"] = message.is_response
     params = jsonrpc.decoded(_read_params, message.params) or _NO_PARAMS
-    meta, raw_ttl = _short(params.meta), member(params.task, "ttl")
-    ttl, name = bytes(raw_ttl), text(params.name) if message.method == "tools/call" else None
-    said = {
-        "id": bytes(message.id),
-        "method": message.method,
-        "is_response": message.is_response,
-        "is_strict": message.is_strict,
-        "task_id": text(_short(params.taskId)),
-        "asks_task": len(params.task) > 0,
+    if len(params.taskId):
+        said["task_id"] = text(_short(params.taskId))
+    if len(params.task):
+        said["asks_task"], ttl = True, member(params.task, "ttl")
         # A number of many digits counts as null, which has no end.
-        "ttl": b"null" if len(ttl) > _NUMBER_BYTES_MAX and ttl[:1].isdigit() else ttl[:_KEPT_BYTES_MAX],
-        "tool": (name or message.method or "")[:TOOL_CHARS_MAX],
-        "traceparent": (text(member(meta, "traceparent")) or "")[:_TRACE_CHARS_MAX],
-        "progress_token": bytes(member(meta, "progressToken")),
-        "cancels": bytes(_short(params.requestId)),
-    }
-    return said, params.arguments, raw_ttl
+        is_long = len(ttl) > _NUMBER_BYTES_MAX and bytes(ttl)[:1].isdigit()
+        said["ttl"] = b"null" if is_long else bytes(_short(ttl))
+    if method == "tools/call":
+        said["tool"] = (text(params.name) or method)[:TOOL_CHARS_MAX]
+    if len(meta := _short(params.meta)):
+        said["traceparent"] = (text(member(meta, "traceparent")) or "")[:_TRACE_CHARS_MAX]
+        said["progress_token"] = bytes(member(meta, "progressToken"))
+    if len(params.requestId):
+        said["cancels"] = bytes(_short(params.requestId))
+    return said, params.arguments, ttl
 
 
 def _short(raw: Raw) -> Raw:
