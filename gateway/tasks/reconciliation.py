@@ -259,30 +259,8 @@ class Record:
 
     # ---- own answers ----
 
-    def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment) -> None:
-        """Take in what the gateway's own `tasks/get` says of a task; None: it is not there."""
-        self._reconcile(task_id, shown, told, now)
-        entry, known = self.index.get(task_id), self.known
-        if entry is not None and entry.is_unlisted:  # it may be older than what is promised of all of them
-            known.unlisted_as_of = min(known.unlisted_as_of, entry.told.as_of)
-            known.live_as_of = min(known.live_as_of, entry.told.as_of)
-
-    def page_answered(self, tasks: Sequence[Task], told: Stamp, now: Moment) -> list[Task]:
-        """Take in tasks of an own page. Returns those that are new in this crawl."""
-        new, index = list[Task](), self.index
-        for task in tasks:
-            before = index.entries.get(task.id)
-            is_new = before is None or before.listed != self.crawl
-            if before is not None and before.raw == task.raw and before.stale is None:
-                index.stamp(before, _both(before.told, told), self.crawl)
-            else:
-                self._reconcile(task.id, task, told, now, self.crawl)
-            if is_new and (after := index.get(task.id)) is not None and after.listed == self.crawl:
-                new.append(task)
-        return new
-
-    def _reconcile(self, task_id: str, shown: Task | None, told: Stamp, now: Moment, page: int = UNLISTED) -> None:
-        """Take in an answer. `page`: the number of the crawl whose page it is."""
+    def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment, page: int = UNLISTED) -> None:
+        """Take in what an own answer says of a task; None: it is not there. `page`: the crawl whose page it is."""
         known = self.index.entries.get(task_id) or absent(task_id)
         # That it is not there says its own answer, or the last crawl.
         since = known.told if known.raw else max(known.told, self.known.crawled, key=lambda one: one.came)
@@ -309,8 +287,25 @@ class Record:
         elif not page and after.listed != self.crawl:
             after.listed = UNLISTED
         self.index.set(after)
+        if after.is_unlisted:  # it may be older than what is promised of all of them
+            self.known.unlisted_as_of = min(self.known.unlisted_as_of, after.told.as_of)
+            self.known.live_as_of = min(self.known.live_as_of, after.told.as_of)
         if change in (Change.ASK, Change.TAKE_AND_ASK):
             self.mark(task_id, now, Named.TO_ALL, first=_ALL)
+
+    def page_answered(self, tasks: Sequence[Task], told: Stamp, now: Moment) -> list[Task]:
+        """Take in tasks of an own page. Returns those that are new in this crawl."""
+        new, index = list[Task](), self.index
+        for task in tasks:
+            before = index.entries.get(task.id)
+            is_new = before is None or before.listed != self.crawl
+            if before is not None and before.raw == task.raw and before.stale is None:
+                index.stamp(before, _both(before.told, told), self.crawl)
+            else:
+                self.answered(task.id, task, told, now, self.crawl)
+            if is_new and (after := index.get(task.id)) is not None and after.listed == self.crawl:
+                new.append(task)
+        return new
 
     def forget(self, task_id: str) -> None:
         """A task is not there, as far as is known."""
