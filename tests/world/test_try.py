@@ -418,7 +418,7 @@ async def on_a_terminal(*arguments: str, until: str = "", **environment: str) ->
     with suppress(OSError):  # so a terminal ends
         while True:
             sent += await asyncio.to_thread(os.read, ours, 4096)
-            if until and sent.count(until.encode()) == 2:
+            if until and sent.count(until.encode()) >= 2:
                 process.send_signal(signal.SIGINT)
                 until = ""
     os.close(ours)
