@@ -5,6 +5,7 @@ Always: if the session is cleared meanwhile, the pages that were read for it do 
 """
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
@@ -24,7 +25,8 @@ from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
 
 _ASKED_AT_ONCE: Final = 8
-_ASKED_TIMES_MAX: Final = 2  # for one task: before its method is taken for unknown
+_ASKED_TIMES_MAX: Final = 2  # for one task: before it, or its method, is taken for unknown
+_DENIALS: Final = (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND)
 _UNSEEN_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
 _TAIL_BYTES_MAX: Final = 16 << 20  # of pages that a tail read takes before it takes them in
 _CURSORS_KEPT: Final = 4  # of the last pages: a tail read begins there
@@ -149,8 +151,12 @@ class Refresh(ABC):
     async def _answer_about(self, task_id: str) -> jsonrpc.Message:
         """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there.
 
-        One that says that there is no such method is asked for again, and believed where there never was one.
+        One that says that there is no such method, or no such task where one was shown and its `ttl` is not over, is
+        asked for again (DESIGN 6.12). Such a method is believed where there never was one.
         """
+        known = self._session.record.index.entries.get(task_id)
+        is_there = known is not None and known.was_shown and known.expires_unix_s > time.time()
+        doubtful = {jsonrpc.METHOD_NOT_FOUND, *(_DENIALS if is_there else ())}
         for _ in range(_ASKED_TIMES_MAX):
             try:
                 response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
@@ -159,10 +165,10 @@ class Refresh(ABC):
                     raise
                 response = answer
             code = jsonrpc.error_code(response)
-            if code != jsonrpc.METHOD_NOT_FOUND:
+            if code not in doubtful:
                 break
         is_known = code != jsonrpc.METHOD_NOT_FOUND or self._session.key.server in self._sessions.know_get
-        if bytes(response.error) and is_known and code not in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND):
+        if bytes(response.error) and is_known and code not in _DENIALS:
             raise UpstreamFailed(bytes(response.error))
         return response
 

@@ -42,6 +42,10 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait(), Query(), Wait()),
     ),
+    "a task is denied once": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), Fault(kind="code -32602", method="tasks/get"), Query(), Wait(), Query(), Wait()),
+    ),
     "a task that a caller finds again is asked for, and once that fails": History(
         Setting(order="nothing"),
         (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait(641), Query(),

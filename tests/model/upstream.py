@@ -208,6 +208,7 @@ class Upstream:
         self._clock_set = 0  # how often
         self._times_asked: Counter[str] = Counter()
         self._shuffles = -1
+        self._denied = set[str]()  # the ids of tasks: says the last answer to a `tasks/get`
         self._denies_empty = False  # the last empty cursor was refused
         self._busy: Counter[str] = Counter()  # requests under way, by session
         self._answers = count()
@@ -547,9 +548,10 @@ class Upstream:
             return False
         if (kind == "expired" or kind.startswith("stale")) and cursor is None:
             return False
-        if method == "tasks/get" and is_gateways and code in DENIALS:
-            return False
-        if cursor == "" and (status or code is not None or kind == "expired"):  # two in a row are believed (6.11)
+        if method == "tasks/get" and is_gateways and code in DENIALS:  # two in a row about a task are believed (6.12)
+            self._denied ^= {message["params"]["taskId"]}
+            return message["params"]["taskId"] in self._denied
+        if cursor == "" and (status or code is not None or kind == "expired"):  # likewise (6.11)
             self._denies_empty = not self._denies_empty
             return self._denies_empty
         return True

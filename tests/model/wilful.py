@@ -62,7 +62,8 @@ FAULTS: Final = faults({
     # ---- one odd message ----
     "one -32601 ends asking by id": (r"(?<=range\()_ASKED_TIMES_MAX(?=\))", "1"),
     "-32601 ends asking by id for good": (r"now\.at \+ interval_s", 'float("inf")'),
-    "any error about a task denies it": (r"code not in \(jsonrpc\.INVALID_PARAMS, jsonrpc\.NOT_FOUND\)", "False"),
+    "any error about a task denies it": (r"code not in _DENIALS", "False"),
+    "one denial takes a task away": (r"\*\(_DENIALS if is_there else \(\)\)", ""),
     "after one failure a task is left out": (r"(?<=stale\.failed >= )FAILURES_MAX", "1"),
     "what was put off is never asked for again": (r"self\._finds_all = True", "pass"),
     "a 404 to a client ends its session": (
@@ -159,6 +160,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "one -32601 ends asking by id": "a task is asked for, and once there is no such method",
     "-32601 ends asking by id for good": "a task is asked for, and twice there is no such method",
     "any error about a task denies it": "a task is asked for, and once that fails",
+    "one denial takes a task away": "a task is denied once",
     "after one failure a task is left out": "a task is asked for, and once that fails",
     "what was put off is never asked for again": "a task that a caller finds again is asked for, and once that fails",
     "a 404 to a client ends its session": "there is no route for a stream",

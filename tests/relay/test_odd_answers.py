@@ -93,6 +93,25 @@ async def test_an_unknown_method_is_believed_only_where_it_was_never_known(
         assert not odds.odd
 
 
+@pytest.mark.parametrize("guards", [{}, {"own_tasks": True}], ids=["", "own tasks"])
+@pytest.mark.parametrize("code", [-32602, -32002])
+async def test_a_task_is_denied_twice_before_it_is_gone(gateways: Gateways, code: int, guards: Json) -> None:
+    """One -32602 took a task out of its session's lists for good, where the server lists nothing."""
+
+    def deny(message: Any) -> bytes:
+        return answer(fault(message["id"], code, "Failed to retrieve task: Task not found"))
+
+    odds = Odds()
+    async with rig_with(gateways, odds, index=AT_ONCE, guards=guards) as rig:
+        session = Session(rig)
+        await seen(rig, session)
+        assert await listed(session) == ["t-1"]
+        for times, left in ((1, ["t-1"]), (2, [])):
+            odds.odd = [to_own("tasks/get", deny)] * times
+            assert await listed(session) == left
+            assert not odds.odd
+
+
 @pytest.mark.parametrize("ends", ["in time", "by a success that passes"])
 async def test_who_seems_to_know_no_tasks_get_is_asked_again(gateways: Gateways, ends: str) -> None:
     interval = "1s" if ends == "in time" else "1h"
@@ -184,7 +203,7 @@ async def test_a_server_that_answers_about_a_task_with_a_status_is_understood(
         session = Session(rig)
         await seen(rig, session)
         assert await listed(session) == ["t-1"]
-        odds.odd = [to_own("tasks/get", answered(status))]
+        odds.odd = [to_own("tasks/get", answered(status))] * 2
         assert await listed(session) == []
         await seen(rig, session)
         assert await listed(session) == ["t-1"]
