@@ -136,7 +136,6 @@ class App:
         if self._store is not None and self._shared is not None:
             self._ending.push_async_callback(self._store.stop)
             await self._store.start(self._shared.tell_all)
-        self._listener.connections_max = listener.connections_kept(config.limits.connections_max)
         try:
             self._server = await self._listen(config)
         except OSError as error:
@@ -157,6 +156,7 @@ class App:
             log.info("serving", extra={"address": address, "upstream": upstream.name, **page_at, **hint})
         for why in host_origin_check.exposed(config):
             log.info("open to other machines", extra={"why": why})
+        self._listener.connections_max = listener.connections_kept(config.limits.connections_max)
         return "; ".join([f"clients use {', '.join(addresses)}", *(f"the page is {page}" for page in page_at.values())])
 
     async def _listen(self, config: Config) -> asyncio.Server | TlsServer:

@@ -29,7 +29,7 @@ class Flags(argparse.ArgumentParser):
         flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", self.format_help()))
         for argument in takewhile(lambda argument: argument != "--", args or ()):
             flag = argument.partition("=")[0]
-            if flag.startswith("--") and not any(one.startswith(flag) for one in flags):
+            if flag.startswith("--") and flag not in flags:
                 self._unknown("flag", flag, flags)
         return super().parse_known_args(args, namespace)
 
@@ -46,7 +46,8 @@ class Flags(argparse.ArgumentParser):
         import difflib  # the server of stdio waits for what is imported before it
 
         near = difflib.get_close_matches(given.lower(), known, 1)
-        self.error(f"unknown {what} {given}: " + (f"did you mean {near[0]}?" if near else "--help lists what there is"))
+        there_is = "--help lists what there is" if what in ("flag", "command") else f"one of {', '.join(known)}"
+        self.error(f"unknown {what} {given}: " + (f"did you mean {near[0]}?" if near else there_is))
 
     def error(self, message: str) -> NoReturn:
         """End the process with one line: the usage above it would hide it."""

@@ -37,6 +37,8 @@ COMMANDS: Final = {
     "a misspelt flag of try": (f"try --sesion x {AT}", "", "did you mean --session?"),
     "a misspelt flag of tasks": (f"tasks --created-aftr 3d {AT}", "", "did you mean --created-after?"),
     "a misspelt flag of demo": ("demo --onse", "", "did you mean --once?"),
+    "a flag that is cut short": (f"try --creat brew {AT}", "", "unknown flag --creat: did you mean --create?"),
+    "a level that is none": (f"--upstream {AT} --log-level loud", "", "one of debug, info, warning, error"),
     "a flag that demo has not": (f"demo --upstream {AT}", "", "unknown flag --upstream"),
     "a command behind flags": (f"--upstream {AT} demo", "", "goes with none of the other flags"),
     # the configuration

@@ -232,7 +232,7 @@ async def test_log_page_and_counts_name_the_upstream_and_the_key(gateways: Gatew
         assert line["upstream"] == "up"
         shown = json.loads((await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1])
         [reason], [query] = shown["reasons"], shown["queries"]
-        assert (reason["failure"], reason["upstreams"], reason["is_fault"]) == ("TooLarge", ["up"], False)
+        assert (reason["failure"], reason["upstream"], reason["is_fault"]) == ("TooLarge", "up", False)
         assert "index.tasks_max" in reason["why"] and "index.tasks_max" in query["reason"]
         counted = (await rig.gateway.metrics())["taskgate_queries_total", (("outcome", "refused"), ("upstream", "up"))]
         assert (query["outcome"], counted) == ("refused", 1)

@@ -13,7 +13,7 @@ from tests.rules import plain
 from tests.rules.plain import position
 
 ROOT = Path(__file__).parents[2]
-CLIENTS, TASKS, RULES = (ROOT / "docs" / name for name in ("clients.md", "choosing.md", "design.md"))
+CLIENTS, RULES = (ROOT / "docs" / name for name in ("clients.md", "design.md"))
 
 
 def rows(path: Path, first: str) -> list[list[str]]:
@@ -39,10 +39,6 @@ def in_example() -> dict[str, Any]:
     return found
 
 
-def flag(name: str) -> str:
-    return "--" + re.sub("([A-Z])", r"-\1", name).lower()
-
-
 def faults(params: object) -> list[Fault]:
     with pytest.raises(BadQuery) as caught:
         position(json.dumps(params).encode())
@@ -56,7 +52,6 @@ def test_the_documents_and_the_reference_model_have_the_criteria_that_are_declar
     assert in_sentence(RULES, "The criteria are ", ". They stand in") == names
     assert set(members) <= in_sentence(RULES, "4.2. The value has ", ": the object of")
     assert example == members
-    assert in_sentence(TASKS, "has a flag: ", ". Lists have") == set(map(flag, CRITERIA))
     assert plain.values.keys() == CRITERIA.keys(), "the plain definition"
 
 

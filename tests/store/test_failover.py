@@ -4,11 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.launch import eventually
 from tests.redis_process import Store, redis
@@ -73,8 +74,13 @@ async def promoted(old: Store, new: Store) -> None:
             primary: dict[str, Any] = (await sentinel.run("INFO", "sentinel"))["master0"]
             return (primary["slaves"], primary["status"]) == (1, "ok")
 
+        async def agrees() -> bool:
+            with suppress(ResponseError):  # it says so of a replica that it has just met
+                return await sentinel.run("SENTINEL", "FAILOVER", "all") is not None
+            return False
+
         await eventually(knows_both, "a Sentinel that knows both")
-        await sentinel.run("SENTINEL", "FAILOVER", "all")
+        await eventually(agrees, "a replica that it can promote")
 
         async def is_over() -> bool:
             return [(await each.run("ROLE"))[0] for each in (old, new)] == ["slave", "master"]
