@@ -167,8 +167,12 @@ async def test_what_is_shown_to_an_upstream_is_kept_and_beside_it_the_authority_
             server.close()
 
 
+def joined(*files: str) -> bytes:
+    return b"".join(Path(file).read_bytes() for file in files)
+
+
 @pytest.mark.parametrize("ends", [-HOUR, 1], ids=["kept", "renewed"])
-@pytest.mark.parametrize("under", ["another name", "the same name"])
+@pytest.mark.parametrize("under", ["another name", "the same name", "link", "bundle"])
 async def test_an_authority_that_was_taken_out_is_trusted_no_more(
     gateways: Gateways, tmp_path: Path, under: str, ends: float
 ) -> None:
@@ -177,6 +181,13 @@ async def test_an_authority_that_was_taken_out_is_trusted_no_more(
     old, new = Authority(tmp_path), Authority(tmp_path / "new")
     cert, key = old.certificate("gateway.internal")
     tls = {"ca": old.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
+    other = tmp_path / "other.pem"
+    if under == "link":
+        other.symlink_to(old.ca)
+    elif under == "bundle":
+        other.write_bytes(joined(new.ca, old.ca))
+    if under in ("link", "bundle"):
+        tls["ca"] = str(other)
     async with tls_upstream(old, "mcp.internal") as (_, port):
         changed: Json = {"upstream": {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}, "log": {"level": "info"}}
         with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
@@ -184,8 +195,11 @@ async def test_an_authority_that_was_taken_out_is_trusted_no_more(
             signed(Path(cert), Path(key), "gateway.internal", by=old, days=ends)
             if under == "another name":
                 tls["ca"] = new.ca
-            else:
+            elif under == "the same name":
                 shutil.copy(new.ca, old.ca)
+            else:
+                other.unlink()
+                other.symlink_to(new.ca)
             gateway.renew(settings(gateway.port, gateway.admin, port, changed))
             await logged(gateway, '"reloaded"')
             assert (await asked(gateway))[0] == 502
