@@ -297,6 +297,7 @@ class Index:
         self._bytes += size_of(after)
         _derive(self.stale, after.id, after.stale)
         _derive(self.unlisted, after.id, after if after.is_unlisted else None)
+        self.gone.pop(after.id, None)  # the newest is the last
         _derive(self.gone, after.id, after if after.is_gone else None)
         if not (after.raw or after.is_gone or after.stale):
             del self.entries[after.id]
@@ -396,9 +397,10 @@ def _holds(test: Callable[[Any], bool] | None, of: str | None) -> bool:
 
 
 def _derive(ids: dict[str, _Each], task_id: str, value: _Each | None) -> None:
-    ids.pop(task_id, None)
     if value is not None:
-        ids[task_id] = value
+        ids[task_id] = value  # at its place: what became stale first is asked for first
+    else:
+        ids.pop(task_id, None)
 
 
 def size_of(entry: TaskEntry) -> int:
