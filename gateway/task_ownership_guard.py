@@ -29,7 +29,7 @@ from gateway.upstream.server_connection import Response
 log = logging.getLogger("taskgate.request")
 
 _MADE: Final = re.compile(rb'"task"\s*:\s*\{[^{}]*?"taskId"\s*:\s*("(?:[^"\\]|\\.)*")')
-NAMING: Final = (*AWAITED, b"task", *ids_in_messages.FOLDING)  # one of these stands in what names a task
+MAY_NAME: Final = (*AWAITED, b"task", *ids_in_messages.FOLDING)  # one of these stands in what names a task
 _UTF_8: Final = re.compile(rb"charset\s*=\s*\"?(?:utf-8|us-ascii)\b(?!.*charset)")
 
 
@@ -113,9 +113,9 @@ class OwnTasksInterceptor(Interceptor):
         request = self._request
         if request is not None and request.asks_task and response.status < 400:
             made = self._made_unread
-            return _Making(self._message, self._break, NAMING, True, True, hold_bytes_max=READ_BYTES_MAX, made=made)
+            return _Making(self._message, self._break, MAY_NAME, True, True, hold_bytes_max=READ_BYTES_MAX, made=made)
         if response.head.kind == EVENT_STREAM:
-            return Inspector(self._message, self._break, NAMING, edits=True, reads_all=True)
+            return Inspector(self._message, self._break, MAY_NAME, edits=True, reads_all=True)
         if chosen is None and request is not None and response.status < 400:
             return Inspector(self._message, nothing)  # it may make a task
         return chosen

@@ -15,10 +15,9 @@ from msgspec import Raw
 
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.task_observations import named
+from gateway.mcp.task_observations import RELATED, named
 
 OF_TASKS: Final = "tasks/"
-_RELATED: Final = "io.modelcontextprotocol/related-task"
 TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
 _WORK_MAX: Final = 60_000  # of reading every name of a message: quotes, commas, brackets, and braces, which cost more
 _LEVELS: Final = ("id", "method", "params"), ("_meta", "taskId", "task"), ("ttl",)  # of message, `params`, `task`
@@ -72,10 +71,10 @@ def _named(message: Message, data: bytes, related_only: bool = True) -> list[obj
 
     def note(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
         for name, value in pairs:
-            if name.casefold() == _RELATED and isinstance(value, tuple):
+            if name.casefold() == RELATED and isinstance(value, tuple):
                 found.extend([each for name, each in value if name.casefold() == "taskid"] or [None])
-            elif name.casefold() == _RELATED or (name.casefold() == "taskid" and not related_only):
-                found.append(None if name.casefold() == _RELATED else value)
+            elif name.casefold() == RELATED or (name.casefold() == "taskid" and not related_only):
+                found.append(None if name.casefold() == RELATED else value)
         return tuple(pairs)
 
     read = _read(data if message.is_strict else jsonrpc.rewritten(data) or b"", note)

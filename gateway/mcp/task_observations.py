@@ -16,7 +16,7 @@ from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import TaskError
 
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
-_RELATED: Final = "io.modelcontextprotocol/related-task"  # in the `_meta` of a response to `tasks/result`
+RELATED: Final = "io.modelcontextprotocol/related-task"  # in `_meta`, as of a response to `tasks/result`
 NAMING: Final = ("tasks/get", "tasks/cancel", "tasks/result")  # requests that name a task
 _TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
 _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
@@ -79,7 +79,7 @@ def _of_tasks(request: ClientMessage | None, response: Message) -> Observation |
         if len(raws) > _TASKS_READ_MAX:
             return Observation(doubt=True)
         return Observation([*map(_state, raws)], is_listed=True)
-    if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), _RELATED)):
+    if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), RELATED)):
         return _of_result(named(related), response)
     if is_one or method is None:
         return Observation([_state(jsonrpc.without_meta(bytes(response.result)))], is_got=method == "tasks/get")

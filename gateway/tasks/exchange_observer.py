@@ -91,9 +91,8 @@ class Pending(NamedTuple):
         if self.kind is RequestKind.PLAIN:
             return Intercepted(data, response=message)
         if self.request is not None and not jsonrpc.same_id(message.id, self.request.id):
-            return UNMATCHED.read(
-                data, message
-            )  # a client may take it for its own all the same: `"1"` or `1.0` for `1`
+            # A client may take it for its own all the same: `"1"` or `1.0` for `1`.
+            return UNMATCHED.read(data, message)
         observation, succeeds = None, False
         if self.kind is not RequestKind.INITIALIZE:
             of_response = task_observations.of_large if is_large else task_observations.of_response

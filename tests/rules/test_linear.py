@@ -20,7 +20,7 @@ from gateway.mcp.task import TaskError
 from gateway.query import criteria, cursor, list_request
 from gateway.query.criteria import LIST_ITEMS_MAX, BadQuery, Query
 from gateway.relay.body_taps import EventTap, Inspector
-from gateway.task_ownership_guard import NAMING
+from gateway.task_ownership_guard import MAY_NAME
 from gateway.transport.memory_budget import Buffers, Reservation
 from tests.rules import plain
 
@@ -337,7 +337,7 @@ def test_a_piece_of_many_events_that_are_all_read_is_read_in_parts() -> None:
         read.append(data)
         return data
 
-    inspector = Inspector(seen, lambda: None, NAMING, edits=True, reads_all=True)
+    inspector = Inspector(seen, lambda: None, MAY_NAME, edits=True, reads_all=True)
     tap = EventTap(inspector, bytes, SIZE, Reservation(Buffers(2**30)))
     harmless = b"data:{}\n\n" * 50_000
     assert tap.through(harmless) + b"".join(iter(tap.more, None)) == harmless
