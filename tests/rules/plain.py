@@ -74,7 +74,7 @@ def position(params: bytes) -> Position | None:
     assert isinstance(message, ListRequest)
     found = message.position
     if isinstance(found, BadQuery):
-        raise found
+        raise BadQuery(found.faults)  # a new one: what is remembered would keep the frames that it passes
     return None if found is None else msgspec.structs.replace(found, comes_again=False)
 
 
