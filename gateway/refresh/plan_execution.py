@@ -151,11 +151,11 @@ class Refresh(ABC):
     async def _answer_about(self, task_id: str) -> jsonrpc.Message:
         """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there.
 
-        One that says that there is no such method, or no such task where one was shown and its `ttl` is not over, is
-        asked for again (DESIGN 6.12). Such a method is believed where there never was one.
+        One that says that there is no such method, or no such task where something tells of one and its `ttl` is not
+        over, is asked for again (DESIGN 6.12). Such a method is believed where there never was one.
         """
         known = self._session.record.index.entries.get(task_id)
-        is_there = known is not None and known.was_shown and known.expires_unix_s > time.time()
+        is_there = known is not None and bool(known.raw or known.stale) and known.expires_unix_s > time.time()
         doubtful = {jsonrpc.METHOD_NOT_FOUND, *(_DENIALS if is_there else ())}
         for _ in range(_ASKED_TIMES_MAX):
             try:

@@ -98,11 +98,6 @@ class TaskEntry(Task, gc=False):
         return not self.raw and self.told is not NO_STAMP
 
     @property
-    def was_shown(self) -> bool:
-        """Whether an answer in this session has shown it since it was last gone."""
-        return self.raw != b"" or (self.stale is not None and self.stale.named > Named.ELSEWHERE)
-
-    @property
     def is_unlisted(self) -> bool:
         return self.raw != b"" and self.listed == UNLISTED
 

@@ -31,6 +31,7 @@ from gateway.tasks.single_flight import InFlightRequests
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _FORGOTTEN_AT_ONCE: Final = 200
 FAILURES_MAX: Final = 3  # of own requests, in a row, for a stale task that the index lacks
+FAILURES_ELSEWHERE_MAX: Final = 2  # the same, where only an answer elsewhere has shown it
 
 
 class Session(Storable[Key]):
@@ -102,13 +103,15 @@ class Session(Storable[Key]):
     def put_off(self, task_id: str, asked: int) -> bool:
         """An own `tasks/get` got no answer. True if only an answer elsewhere has shown the task: no query fails for it.
 
-        It is asked for again after the next crawl.
+        It is asked for again at once, then after the next crawl.
         """
         stale = self.record.index.stale.get(task_id)
         if stale is None or stale.named is not Named.ELSEWHERE:
             return False
-        self.record.settle(task_id, asked)
-        self._finds_all = True
+        stale.failed += 1
+        if stale.failed >= FAILURES_ELSEWHERE_MAX:
+            self.record.settle(task_id, asked)
+            self._finds_all = True
         return True
 
     def fail(self, task_id: str, asked: int) -> None:

@@ -421,7 +421,7 @@ class Oracle:
         is_seen = self.finds_again and truth.is_seen_before(asked.came, asked.session)
         may_lack = known == ABSENT and not is_seen
         if not may_lack:
-            may_lack = self._is_put_off(truth, asked.session, oldest_crawl, 1 if known == ABSENT else _FAILURES_MAX)
+            may_lack = self._is_put_off(truth, asked.session, oldest_crawl, 2 if known == ABSENT else _FAILURES_MAX)
         if may_lack and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
         for state in truth.states:
@@ -436,7 +436,7 @@ class Oracle:
     def _is_put_off(self, truth: Truth, session: ServerSession, since: float, failures: int) -> bool:
         """Whether the gateway has asked for a task in vain, so often and not before the last crawl (DESIGN 6.12).
 
-        Once is enough for what only another session of the caller's has shown (7.12). Two answers that there is no
+        Twice is enough for what only another session of the caller's has shown (7.12). Two answers that there is no
         such method are enough for any.
         """
         own = [o for o in self._upstream.own if o.session is session and o.method == "tasks/get"]

@@ -48,8 +48,16 @@ FOUND = {
     ),
     "a task that a caller finds again is asked for, and once that fails": History(
         Setting(order="nothing"),
-        (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait(641), Query(),
-         Wait()),
+        (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait()),
+    ),
+    "a task that a caller finds again is asked for, and twice that fails": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), Renew(), Wait(), *[Fault(kind="code -32000", method="tasks/get")] * 2, Query(), Wait(641),
+         Query(), Wait()),
+    ),
+    "a task that a caller finds again is denied once": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32602", method="tasks/get"), Query(), Wait()),
     ),
     "there is no route for a stream": History(
         Setting(methods=3, order="nothing", lacks=404),
@@ -74,6 +82,11 @@ FOUND = {
     "two tasks stand in order by chance": History(
         Setting(order="random", per_page=1, full_crawl_interval=3840, tasks="cc"),
         (Query(), Wait(65), Create(elsewhere=True), Create(elsewhere=True), Wait(65), Query(), Wait()),
+    ),
+    "nine tasks stand in order by chance, on pages that are empty or shorter and name a next one": History(
+        Setting(order="ids", full_crawl_interval=3840, tasks="c" * 19),
+        (*[Delete(which=which) for which in (0, 0, 0, 0, 0, 1, 4, 5, 5, 7)], Query(), Wait(65), Create(elsewhere=True),
+         Wait(65), Query(), Wait()),
     ),
     "a balancer's cookie is new in each answer": History(
         Setting(balanced=True, tasks="w"), (Query(), Wait(66), Query(), Wait(), Query(), Wait())

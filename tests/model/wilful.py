@@ -65,6 +65,10 @@ FAULTS: Final = faults({
     "any error about a task denies it": (r"code not in _DENIALS", "False"),
     "one denial takes a task away": (r"\*\(_DENIALS if is_there else \(\)\)", ""),
     "after one failure a task is left out": (r"(?<=stale\.failed >= )FAILURES_MAX", "1"),
+    "one denial takes away what another session has shown": (r"(?<=bool\(known\.raw) or known\.stale", ""),
+    "after one failure what another session has shown is left out": (
+        r"(?<=stale\.failed >= )FAILURES_ELSEWHERE_MAX", "1"
+    ),
     "what was put off is never asked for again": (r"self\._finds_all = True", "pass"),
     "a 404 to a client ends its session": (
         r"self\._sessions\.refuse\(self\._sessions\.find\(caller\.key\)\)", "self._sessions.drop_all(caller.key)"
@@ -74,6 +78,7 @@ FAULTS: Final = faults({
     "an empty cursor is always the end": (r"(?<=is_last = )cursor is None", "not cursor"),
     "an empty cursor is never the end": (r"(?<=if )cursor == _EMPTY(?=:)", "False"),
     "two tasks prove an order": (r"(?<=_orders < )ORDERS_MIN", "2.0"),
+    "empty and shorter pages prove an order": (r"page_size > 0 and self\._page_size in \(None, page_size\)", "True"),
     "a balancer's cookie tells who asks": (r"_OF_BALANCERS\.fullmatch\(pair\)", "False"),
     "a request beside others that is refused with 409 fails the list": (r"(?<=elif )refused\.status in _BUSY", "False"),
     "the gateway's requests have texts for ids": (r"(?<=jsonrpc\.request\()message_id", "str(message_id)"),
@@ -162,13 +167,20 @@ FINDERS: Final[dict[str, int | str]] = {
     "any error about a task denies it": "a task is asked for, and once that fails",
     "one denial takes a task away": "a task is denied once",
     "after one failure a task is left out": "a task is asked for, and once that fails",
-    "what was put off is never asked for again": "a task that a caller finds again is asked for, and once that fails",
+    "one denial takes away what another session has shown": "a task that a caller finds again is denied once",
+    "after one failure what another session has shown is left out": (
+        "a task that a caller finds again is asked for, and once that fails"
+    ),
+    "what was put off is never asked for again": "a task that a caller finds again is asked for, and twice that fails",
     "a 404 to a client ends its session": "there is no route for a stream",
     "an error that refuses a cursor fails the list": "a cursor is refused once with -32000",
     "a status that refuses a cursor fails the list": "a cursor is refused once with 400",
     "an empty cursor is always the end": "the second of three pages has an empty cursor",
     "an empty cursor is never the end": "the end is an empty cursor, which is refused",
     "two tasks prove an order": "two tasks stand in order by chance",
+    "empty and shorter pages prove an order": (
+        "nine tasks stand in order by chance, on pages that are empty or shorter and name a next one"
+    ),
     "a balancer's cookie tells who asks": "a balancer's cookie is new in each answer",
     "a request beside others that is refused with 409 fails the list": "a server serves one request at a time",
     "the gateway's requests have texts for ids": 0,

@@ -112,6 +112,30 @@ async def test_a_task_is_denied_twice_before_it_is_gone(gateways: Gateways, code
             assert not odds.odd
 
 
+@pytest.mark.parametrize("guards", [{}, {"own_tasks": True}], ids=["", "own tasks"])
+@pytest.mark.parametrize("new", ["session", "token"])
+@pytest.mark.parametrize("said", [-32602, -32002, -32603, b"500 Oh No", b"403 Forbidden"], ids=str)
+async def test_a_task_that_another_session_has_shown_is_denied_twice_before_it_is_gone(
+    gateways: Gateways, said: int | bytes, new: str, guards: Json
+) -> None:
+    """One error to the gateway's own `tasks/get` took a task out of all lists of its caller's new session."""
+
+    def deny(message: Any) -> bytes:
+        return response(b"", status=said) if isinstance(said, bytes) else answer(fault(message["id"], said, "no"))
+
+    odds = Odds()
+    async with rig_with(gateways, odds, index=AT_ONCE, guards=guards) as rig:
+        session = Session(rig)
+        await seen(rig, session)
+        for times, left in ((1, ["t-1"]), (2, [])):
+            odds.odd = [to_own("tasks/get", deny)] * times
+            of_session, token = session.session_id, session.token
+            his = Session(rig, f"{times}", token) if new == "session" else Session(rig, of_session, f"{times}")
+            assert await listed(his) == left
+            assert not odds.odd
+            assert await listed(his) == (left if said in (-32602, -32002) else ["t-1"]), "once a crawl has ended"
+
+
 @pytest.mark.parametrize("ends", ["in time", "by a success that passes"])
 async def test_who_seems_to_know_no_tasks_get_is_asked_again(gateways: Gateways, ends: str) -> None:
     interval = "1s" if ends == "in time" else "1h"
