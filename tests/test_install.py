@@ -1,9 +1,7 @@
 """What is installed for what: `make run` needs the gateway's own dependencies, and no more. Nothing is downloaded."""
 
-import ast
 import os
 import re
-import runpy
 import subprocess
 import sys
 import tomllib
@@ -238,19 +236,3 @@ def test_what_fails_beside_others_runs_again_alone_in_ci(tmp_path: Path) -> None
         done = subprocess.run(["bash", "run"], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert (done.returncode == 0, "went on" in done.stdout) == (passes, passes), (first, always, done.stdout)
         assert ("run again alone" in done.stdout) == (first == 3)
-
-
-def test_no_class_that_is_not_compiled_inherits_from_one_that_is() -> None:
-    """Such a class cannot be made: mypyc says so only when it is tried."""
-    modules = runpy.run_path(str(ROOT / "deploy/compile.py"))["MODULES"]
-    compiled: set[str] = set()
-    others: dict[str, set[str]] = {}
-    for path in (ROOT / "gateway").rglob("*.py"):
-        is_compiled = str(path.relative_to(ROOT / "gateway").with_suffix("")) in modules
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and is_compiled:
-                compiled.add(node.name)
-            elif isinstance(node, ast.ClassDef):
-                others[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
-    assert len(compiled) > 20, "there are classes to compile"
-    assert {name: bases & compiled for name, bases in others.items() if bases & compiled} == {}

@@ -1,6 +1,6 @@
 """Section `peers`: what a user could pick instead of taskgate, on the same work.
 
-    proxies of bytes   nginx, HAProxy, Envoy, Envoy with its filter for MCP; taskgate from its sources, and compiled
+    proxies of bytes   nginx, HAProxy, Envoy, Envoy with its filter for MCP; taskgate
     MCP gateways       FastMCP's proxy, mcp-proxy, ContextForge: each a server to its clients, and a client itself
 
 How: the mix of relay's section, which only proxies of bytes can carry: its server opens no sessions. Then, through all

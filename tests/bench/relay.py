@@ -1,7 +1,6 @@
 """Section `relay`: what relayed messages cost, directly, through the gateway, and through its peers.
 
-The peers: Envoy; Envoy with its own filter for MCP, which reads the JSON of each request. The gateway itself runs from
-its sources, and compiled (deploy/compile.py).
+The peers: Envoy; Envoy with its own filter for MCP, which reads the JSON of each request.
 
 How: the traffic of real clients (traffic.py), a kind after the other, then mixed, over 32 kept-alive connections; one
 and the same ping over 32 connections for throughput and over one for latency; closed loop. The ways are measured in
@@ -12,14 +11,9 @@ The proxies have one core, load and upstreams the other; so the direct way is al
 for. A proxy pays for waking its neighbours on another core. CPU time per request is that of the proxy alone.
 """
 
-import asyncio
-import shutil
 import statistics
-import subprocess
-import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -29,7 +23,6 @@ from tests.bench.processes import BenchFailed, Child, Served, child, gateway
 from tests.bench.report import Column, Goal, Options, Table, progress, spread_percent
 from tests.bench.traffic import Kind
 from tests.bench.upstream import BODY, BODY_BYTES
-from tests.launch import ROOT
 
 SECONDS: Final = 1.0
 SECONDS_OF_KIND: Final = 0.6
@@ -37,15 +30,13 @@ DIRECT: Final = "directly"
 ENVOY: Final = "Envoy"
 ENVOY_MCP: Final = "Envoy+MCP"
 GATEWAY: Final = "taskgate"
-COMPILED: Final = "compiled"
-# Of requests/s: times those of Envoy, from sources and compiled; likewise of Envoy with its filter.
-PING_GOALS: Final = (1.1, 1.5, 1.5, None)
-MIX_GOALS: Final = (0.9, 1.1, 1.3, 1.6)
-NEW_GOALS: Final = (0.8, 1.1, 1.15, 1.6)
+# Of requests/s: times those of Envoy, and of Envoy with its filter.
+PING_GOALS: Final = (1.1, 1.5)
+MIX_GOALS: Final = (0.9, 1.3)
+NEW_GOALS: Final = (0.8, 1.15)
 NEW_CPU_GOAL: Final = 1.12  # times the CPU of a message without new ids
 BASES: Final = (ENVOY, ENVOY_MCP, GATEWAY)  # of ratios
 ADDED_GOAL: Final = 1.0  # times the median that Envoy adds on one connection
-_TREE: Final = ROOT / "build/bench"  # a copy of the gateway, compiled
 _MANY: Final = "32 connections"
 _ONE: Final = "1 connection"
 Turn = TypeVar("Turn")
@@ -106,28 +97,7 @@ async def ways(stack: AsyncExitStack, upstream: Served) -> list[Way]:
         await add(ENVOY, envoy.serving(core, urlsplit(origin).netloc, reads_mcp=False))
         await add(ENVOY_MCP, envoy.serving(core, urlsplit(origin).netloc, reads_mcp=True))
     await add(GATEWAY, gateway(core, upstream.url))
-    await add(COMPILED, gateway(core, upstream.url, tree=await asyncio.to_thread(_compiled)))
     return found
-
-
-def _compiled() -> Path:
-    """A tree with the gateway compiled, made anew if a source has changed. Raises BenchFailed."""
-    sources = [path for path in (ROOT / "gateway").rglob("*") if path.suffix in (".py", ".html", ".css", ".js", ".svg")]
-    made = _TREE / "made"
-    if made.exists() and made.stat().st_mtime > max(path.stat().st_mtime for path in sources):
-        return _TREE
-    progress("relay: the gateway is compiled, which takes about a minute")
-    shutil.rmtree(_TREE, ignore_errors=True)
-    for path in sources:
-        copy = _TREE / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-    line = [sys.executable, str(ROOT / "deploy/compile.py"), str(_TREE)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchFailed(f"the gateway cannot be compiled:\n{done.stdout}{done.stderr}")
-    made.touch()
-    return _TREE
 
 
 async def run(options: Options) -> list[Table]:
@@ -170,25 +140,28 @@ def _named(all_ways: list[Way], name: str) -> Way | None:
     return next((way for way in all_ways if way.name == name), None)
 
 
+def _own(all_ways: list[Way]) -> Way:
+    return next(way for way in all_ways if way.name == GATEWAY)
+
+
 def _kinds(all_ways: list[Way]) -> Table:
     proxies = [way for way in all_ways if way.pid is not None]
-    base = _named(all_ways, ENVOY)
-    gateways = [way for way in proxies if way.name in (GATEWAY, COMPILED)]
+    base, own = _named(all_ways, ENVOY), _own(all_ways)
     table = Table(
         f"The proxy's CPU time for a message of real clients, us, {traffic.CONNECTIONS} keep-alive connections",
         "kind",
-        [*(Column(way.name) for way in proxies), *(Column(f"{way.name} x {ENVOY}", 2) for way in gateways)],
+        [*(Column(way.name) for way in proxies), Column(f"{GATEWAY} x {ENVOY}", 2)],
     )
     for kind in traffic.KINDS:
-        times = [None if base is None else way.times(base, kind.name, "cpu_us") for way in gateways]
-        table.add(kind.name, *(way.median(kind.name, "cpu_us") for way in proxies), *times)
-        if kind.goal is not None and times[0] is not None:
-            table.goals.append(Goal(f"CPU of a {kind.name}, sources", kind.goal, f"x {ENVOY}", times[0]))
+        times = None if base is None else own.times(base, kind.name, "cpu_us")
+        table.add(kind.name, *(way.median(kind.name, "cpu_us") for way in proxies), times)
+        if kind.goal is not None and times is not None:
+            table.goals.append(Goal(f"CPU of a {kind.name}", kind.goal, f"x {ENVOY}", times))
     table.notes.append(f"{len(proxies[0].rounds[traffic.MIX.name])} rounds of each, medians; ratios within a round")
     return table
 
 
-def _throughput(all_ways: list[Way], what: str, title: str, goals: tuple[float | None, ...]) -> Table:
+def _throughput(all_ways: list[Way], what: str, title: str, goals: tuple[float, float]) -> Table:
     bases = [way for way in all_ways if way.name in BASES]
     table = Table(
         title,
@@ -212,12 +185,10 @@ def _throughput(all_ways: list[Way], what: str, title: str, goals: tuple[float |
             *cpu,
             spread_percent([r["per_second"] for r in way.rounds[what]]),
         )
-    compared = ((ENVOY, GATEWAY), (ENVOY, COMPILED), (ENVOY_MCP, GATEWAY), (ENVOY_MCP, COMPILED))
-    for goal, (peer, own) in zip(goals, compared, strict=True):
-        base, compared_way = _named(all_ways, peer), _named(all_ways, own)
-        if goal is not None and base is not None and compared_way is not None:
-            reached = compared_way.times(base, what, "per_second")
-            table.goals.append(Goal(f"{own}: requests/s / {peer}'s", goal, "", reached, at_least=True))
+    for goal, peer in zip(goals, (ENVOY, ENVOY_MCP), strict=True):
+        if (base := _named(all_ways, peer)) is not None:
+            reached = _own(all_ways).times(base, what, "per_second")
+            table.goals.append(Goal(f"requests/s / {peer}'s", goal, "", reached, at_least=True))
     rounds = f"median of {len(all_ways[0].rounds[what])} rounds"
     table.notes.append(f"{rounds}; ratios are taken within a round; spread: (fastest - slowest) / median")
     return table
@@ -227,10 +198,9 @@ def _new_ids(all_ways: list[Way]) -> Table:
     what, mix = traffic.MIX_NEW.name, traffic.MIX.name
     title = "The mix, with a traceparent and an x-request-id that are new in each request, and one in each answer"
     table = _throughput(all_ways, what, title, NEW_GOALS)
-    own = _named(all_ways, GATEWAY)
-    if own is not None:
-        times = own.median(what, "cpu_us") / own.median(mix, "cpu_us")
-        table.goals.append(Goal("CPU of a message, sources", NEW_CPU_GOAL, "x one without new ids", times))
+    own = _own(all_ways)
+    times = own.median(what, "cpu_us") / own.median(mix, "cpu_us")
+    table.goals.append(Goal("CPU of a message", NEW_CPU_GOAL, "x one without new ids", times))
     return table
 
 
@@ -242,8 +212,8 @@ def _latency(all_ways: list[Way]) -> Table:
         median_us = way.median(_ONE, "median_us")
         spread = spread_percent([each["median_us"] for each in way.rounds[_ONE]])
         table.add(way.name, median_us, median_us - direct_us, spread)
-    base, own = _named(all_ways, ENVOY), _named(all_ways, GATEWAY)
-    if base is not None and own is not None:
+    base, own = _named(all_ways, ENVOY), _own(all_ways)
+    if base is not None:
         added = (own.median(_ONE, "median_us") - direct_us) / (base.median(_ONE, "median_us") - direct_us)
-        table.goals.append(Goal("median added on one connection, sources", ADDED_GOAL, f"x {ENVOY}", added))
+        table.goals.append(Goal("median added on one connection", ADDED_GOAL, f"x {ENVOY}", added))
     return table

@@ -33,7 +33,6 @@ def test_its_commands_are_targets_and_files_that_there_are() -> None:
     made = [target for command in COMMANDS for target in re.findall(r"^make ([a-z-]+)", command)]
     assert {"dist", "publish", "image"} == set(made) <= targets
     assert ".ci/run" in COMMANDS and (ROOT / ".ci/run").exists()
-    assert "make dist COMPILED=1" in COMMANDS
     [image] = (command for command in COMMANDS if command.startswith("make image"))
     assert "--provenance=mode=max" in image and "--push" in image
 
@@ -45,17 +44,11 @@ def test_nothing_is_published_before_somebody_says_so_and_all_of_it_is_tested_an
         assert f"`{variable}`" in told and all(
             f"`{secret}`" in told for secret in re.findall(r"secrets\.(\w+)", str(job))
         )
-    assert [JOBS[name]["needs"] for name in ("wheels", "publish", "image")] == ["tests", "wheels", "tests"]
-    for name in ("wheels", "image"):
+    assert [JOBS[name]["needs"] for name in ("wheel", "publish", "image")] == ["tests", "wheel", "tests"]
+    for name in ("wheel", "image"):
         assert any("attest-build-provenance@" in step.get("uses", "") for step in JOBS[name]["steps"])
 
 
 def test_others_actions_are_pinned_and_no_registry_is_named() -> None:
     assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in STEPS if "uses" in step)
     assert not re.search(r"https?://|\b[a-z0-9-]+\.(?:io|org|com|dev)\b", TEXT)
-
-
-def test_the_compiled_wheels_are_for_the_pythons_that_are_tested() -> None:
-    pythons = JOBS["wheels"]["strategy"]["matrix"]["python"]
-    assert pythons == re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
-    assert f"Python {', '.join(pythons[:-1])} and {pythons[-1]}" in (ROOT / "docs/support.md").read_text()
