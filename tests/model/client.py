@@ -15,7 +15,15 @@ import msgspec
 from tests.model import history as h
 from tests.model.oracle import Asked, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import DENIALS, INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, digest
+from tests.model.upstream import (
+    DENIALS,
+    INVALID_PARAMS,
+    NO_CREDENTIALS,
+    READ_BYTES_MAX,
+    STATUS_NOTIFICATION,
+    Upstream,
+    digest,
+)
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 from tests.parsed import Parsed
 
@@ -210,6 +218,8 @@ class Client:
                 self.session = self._upstream.latest[self._number]
             case h.Other():
                 await self._ask_other(event.method)
+            case h.Nobody() if self._setting.owns:
+                await self._ask_as_nobody(NO_CREDENTIALS[event.one % 5], NO_CREDENTIALS[event.other % 5])
             case h.Flood():
                 await asyncio.gather(*(self._guess(self.session, number) for number in range(event.count)))
 
@@ -277,6 +287,29 @@ class Client:
         await exchange.done
         if exchange.status < 400:
             raise Violation("isolation", f"{exchange.status} for a caller whom the upstream does not know")
+
+    async def _ask_as_nobody(self, *whose: str) -> None:
+        """Callers with empty credentials make a task each. Nobody has it (DESIGN 8.16)."""
+        answers: list[_Message] = []
+
+        async def ask(who: str, method: str, params: Json) -> None:
+            exchange = Exchange(answers.append)
+            body = msgspec.json.encode({"jsonrpc": "2.0", "id": self._id(), "method": method, "params": params})
+            await self._write(None, exchange, b"POST", body, who)
+            await exchange.done
+
+        for who in whose:
+            await ask(who, "tools/call", {"name": "work", "task": {}})
+        made = [msgspec.json.decode(answer.result)["task"]["taskId"] for answer in answers if answer.result]
+        answers.clear()
+        for who in whose:
+            for task_id in made:
+                await ask(who, "tasks/get", {"taskId": task_id})
+            for params in ({}, {"order": "asc"}, {"taskIds": made}):
+                await ask(who, "tasks/list", params)
+        for answer in answers:
+            if answer.method is None and answer.error is None:
+                raise Violation("isolation", f"a caller without credentials has tasks: {Brief(answer.result)}")
 
     async def _lost(self, session: ServerSession, exchange: Exchange) -> None:
         """The session is gone, if the response says so: know it, and open another."""
@@ -348,6 +381,7 @@ class Client:
         return Outcome(exchange.status, at, bytes(answer.result) or None, answer.error)
 
     def _came(self, asked: Asked) -> None:
+        asked.session = self._upstream.stand_in(asked.session)
         self._oracle.came(asked, self._moments.now())
 
     def _cancel(self, asked: Asked, exchange: Exchange, request_id: int, port: int) -> None:
@@ -419,7 +453,7 @@ class Client:
 
         asked, resumed = {"id": self._id(), "method": method, "params": params}, False
         exchange = await self._send(session, asked, on_message, leave, form=form)
-        if exchange.complete and exchange.event_id and not answers:
+        if exchange.complete and exchange.event_id and not answers and session.place == self._upstream.place:
             resumed = True
             exchange = await self._resume(session, exchange.event_id, on_message)
         session.disturb(self._loop.time())
@@ -465,7 +499,8 @@ class Client:
         fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
         fields.append(b"User-Agent: %d" % (port or self.port))  # so the server knows through which replica it is asked
         authorizations = self._upstream.authorizations
-        who = who or (authorizations[self._number] if session is None else session.authorization)
+        if who is None:
+            who = authorizations[self._number] if session is None else session.authorization
         token, *cookies = who.split(";")
         fields.append(b"Authorization: " + token.encode())
         if (written := next(self._written)) % 2:  # heads that never come again, and heads that are remembered

@@ -37,10 +37,10 @@ def as_fleet(history: h.History, seed: int) -> h.History:
     rng = random.Random(-seed)
     plain = {f: getattr(h.USUAL, f) for f in ("tasks_max", "sessions_max", "memory_bytes_max", "idle_timeout")}
     interval = min(history.setting.full_crawl_interval, 640)
-    setting = replace(history.setting, full_crawl_interval=interval, ids_again=None, renews=False, **plain)
+    setting = replace(history.setting, full_crawl_interval=interval, ids_again=None, renews=False, owns=False, **plain)
     events: list[h.Event] = []
     for event in history.events:
-        if isinstance(event, h.Flood | h.Renew):
+        if isinstance(event, h.Flood | h.Renew | h.Move | h.Nobody):
             continue
         if isinstance(event, h.Reload):
             event = replace(event, tasks_max=setting.tasks_max)

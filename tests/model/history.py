@@ -62,11 +62,13 @@ class Setting(_Shown, frozen=True):
     lacks: int = 0  # it has no routes for GET and DELETE: their status
     balanced: bool = False  # a balancer sets its cookie anew with each answer
     renews: bool = False  # the server sets its own cookie anew, again and again
+    owns: bool = False  # `guards.own_tasks`
 
     @property
     def lists_all(self) -> bool:
         """Whether every crawl lists a task that was listed before, though the gateway was not told of it."""
-        return self.order in ("appends", "prepends", "random", "ids") and self.cursors != "offset"
+        lists = self.order in ("appends", "prepends", "random", "ids") and self.cursors != "offset"
+        return lists and not self.owns
 
     @property
     def evicts(self) -> bool:
@@ -214,6 +216,18 @@ class Reload(_Shown, frozen=True):
     tasks_max: int = 1000
 
 
+class Move(_Shown, frozen=True):
+    """The gateway goes to another server (SIGHUP): it knows the same sessions and no task, and gives the same ids."""
+
+
+class Nobody(_Shown, frozen=True):
+    """Two callers whose credentials are empty make a task each, and ask for both. Only where the gateway `owns`."""
+
+    s: int = 0
+    one: int = 0
+    other: int = 0
+
+
 class Switch(_Shown, frozen=True):
     """A client goes on at another replica."""
 
@@ -234,7 +248,7 @@ class Store(_Shown, frozen=True):
 
 Event: TypeAlias = (
     Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Renew | Reload |
-    Flood | Switch | Replace | Store | Clock | Other | Log
+    Flood | Switch | Replace | Store | Clock | Other | Log | Move | Nobody
 )  # fmt: skip
 
 
@@ -255,7 +269,7 @@ PUT_OFF: Final = ("429 in 0", "429 in 1", "429 in 1", "429 in 3", "503 in 1", "4
 REFUSALS: Final = ("401", "403", "403", "403", "404", "429", "500")
 ODD: Final = ("nan", "nan", "bom", "illegible", "latin", "gzip", "short", "half", "stall", "resume", "encoded", "large")
 CODES: Final = (-32700, -32601, -32601, -32600, -32603, -32602, -32002, -32000, -32001, -32050, 0, 7)
-ODD_SETTINGS: Final = ("empty", "busy", "lacks", "balanced", "renews")
+ODD_SETTINGS: Final = ("empty", "busy", "lacks", "balanced", "renews", "owns")
 WRONG: Final = (204, 302, 400, 401, 403, 404, 404, 405, 409, 410, 422, 500, 502, 503)
 EMPTY: Final = ("refused", "restarts", "again", "page")
 """What a cursor that is empty is: the end, refused, or followed by the list again, or by nothing and once more the
@@ -306,7 +320,7 @@ def drawn(seed: int) -> History:
         events = (*events[:at], *_flood(rng), *events[at:])
     if rng.random() < _CLOCK_SET:
         events = _clock_set(rng, events)
-    return _with_odd(History(setting, events), f"{seed}")
+    return _with_moves(_with_odd(History(setting, events), f"{seed}"), f"{seed}")
 
 
 def _with_odd(history: History, name: str) -> History:
@@ -333,6 +347,38 @@ def _with_odd(history: History, name: str) -> History:
     return History(sensible(setting), tuple(events))
 
 
+def _with_moves(history: History, name: str) -> History:
+    """The history, in a fifth of all cases with other servers behind the gateway, and often with `guards.own_tasks`."""
+    rng = random.Random(f"moves {name}")
+    if rng.random() < 0.8:
+        return history
+    setting, events = history.setting, list(history.events)
+    if rng.random() < 0.6:
+        setting = replace(setting, owns=True)
+    for draw in rng.choices((_move, _move, _nobody), k=rng.choice((1, 2, 3))):
+        at = rng.randrange(len(events) + 1)
+        events[at:at] = draw(rng)
+    if setting.owns:
+        events = [replace(e, elsewhere=rng.random() < 0.2) if isinstance(e, Create) else e for e in events]
+    return History(sensible(setting), tuple(events))
+
+
+def _move(rng: random.Random) -> Iterator[Event]:
+    """The gateway goes to another server while tasks are made at the one before, and asked for; then at the other."""
+    for _ in range(rng.randrange(4)):
+        yield rng.choice((Create(_s(rng)), Create(_s(rng)), Query(_s(rng)), Get(_s(rng), _task(rng)), Page(_s(rng))))
+        yield Blink(rng.randrange(1, 8))
+    yield Move()
+    for _ in range(rng.randrange(5)):
+        yield rng.choice((Create(rng.randrange(2)), Create(rng.randrange(2)), Query(rng.randrange(2)), Blink(3)))
+    yield Wait(rng.choice(_TICKS))
+    yield Query(rng.randrange(2))
+
+
+def _nobody(rng: random.Random) -> Iterator[Event]:
+    yield Nobody(_s(rng), rng.randrange(5), rng.randrange(5))
+
+
 def sensible(setting: Setting) -> Setting:
     """The setting, without what no server is and no gateway could make up for.
 
@@ -343,8 +389,11 @@ def sensible(setting: Setting) -> Setting:
     moves = setting.order == "updated" or setting.ids_again is not None
     cursors = "place" if moves and setting.cursors == "last" else setting.cursors
     leaves_out = setting.order in ("updated", "nothing") or cursors == "offset"
+    leaves_out |= setting.owns  # what is not his
     room = ("tasks_max", *_ROOM) if leaves_out else ()
     limits: dict[str, Any] = {name: getattr(USUAL, name) for name in room}
+    if setting.owns:
+        limits["renews"] = False  # whose credentials are always other ones keeps no task without his session
     return replace(setting, cursors=cursors, knows_get=setting.knows_get or leaves_out, **limits)
 
 
@@ -600,7 +649,7 @@ def raced(seed: int) -> History:
         events = [_of_either(rng, event) for event in events]
     if rng.random() < _CLOCK_SET / 2:
         events = [*_clock_set(rng, tuple(events))]
-    return _with_odd(History(setting, tuple(events)), f"races {seed}")
+    return _with_moves(_with_odd(History(setting, tuple(events)), f"races {seed}"), f"races {seed}")
 
 
 def _race(rng: random.Random) -> Iterator[Event]:

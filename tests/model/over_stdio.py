@@ -38,11 +38,11 @@ def _is_error(kind: str) -> bool:
 
 def as_stdio(history: h.History) -> h.History:
     only_http: dict[str, Any] = {"streams": False, "shared": False, "ids_collide": False, "listening": True}
-    setting = replace(history.setting, **only_http, busy=0, lacks=0, balanced=False, renews=False)
+    setting = replace(history.setting, **only_http, busy=0, lacks=0, balanced=False, renews=False, owns=False)
     events: list[h.Event] = []
     for event in history.events:
         match event:
-            case h.Hangup() | h.Stream() | h.Flood() | h.Reload() | h.Renew():
+            case h.Hangup() | h.Stream() | h.Flood() | h.Reload() | h.Renew() | h.Move() | h.Nobody():
                 continue
             case h.Other() if event.method.isupper():
                 continue

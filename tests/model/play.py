@@ -7,7 +7,8 @@ cost nothing.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -30,7 +31,7 @@ _LONG_AGO_S: Final = 5000.0  # that the tasks of a setting were made before the 
 _LATE_S: Final = 5.0  # until a notification that is late, behind a line that has stalled, has come
 _PATIENCE_S: Final = 4000.0  # for what is under way when the events are over
 _BASE: Final = config.for_upstream(f"http://127.0.0.1:{PORT}/mcp", f"127.0.0.1:{GATEWAY_PORT}", None)
-_OF_HISTORIES: Final = ("the upstream is down", "each request is another caller")
+_OF_HISTORIES: Final = ("the upstream is down", "each request is another caller", "a caller cannot be told apart")
 _GATEWAY: Final = str(Path(gateway.__file__).parent)
 
 DRAWN: Final = Counter[tuple[str, str]]()
@@ -103,7 +104,8 @@ class _Log(logging.Handler):
             self.records.append(logging.Formatter().format(record))
 
 
-def config_of(setting: h.Setting) -> config.Config:
+def config_of(setting: h.Setting, place: int = 0) -> config.Config:
+    """The configuration, with the server of that place."""
     index = config.IndexLimits(
         page_size=setting.page_size,
         page_bytes_max=setting.page_bytes_max,
@@ -115,7 +117,9 @@ def config_of(setting: h.Setting) -> config.Config:
         idle_timeout=setting.idle_timeout * TICK_S,
     )
     limits = config.Limits(inspected_body_bytes_max=READ_BYTES_MAX, inspected_event_bytes_max=READ_BYTES_MAX)
-    return replace(_BASE, admin=None, index=index, limits=limits)
+    guards = config.GuardLimits(own_tasks=setting.owns)
+    upstreams = tuple(replace(of, url=replace(of.url, port=PORT + place)) for of in _BASE.upstreams)
+    return replace(_BASE, admin=None, index=index, limits=limits, guards=guards, upstreams=upstreams)
 
 
 class World:
@@ -152,7 +156,8 @@ class World:
     def met(self, history: h.History) -> Counter[tuple[str, str]]:
         """What was odd in the history, and what has gone wrong with whose request."""
         odd = {name: value for name in h.ODD_SETTINGS if (value := getattr(history.setting, name))}
-        events = (str(replace(e, s=0)) for e in history.events if isinstance(e, h.Other | h.Log | h.Renew))
+        events = [str(replace(e, s=0)) for e in history.events if isinstance(e, h.Other | h.Log | h.Renew)]
+        events += [type(e).__name__ for e in history.events if isinstance(e, h.Move | h.Nobody)]
         return self._upstream.met + Counter(
             [*((f"{n} {v}", "a server") for n, v in odd.items()), *((e, "") for e in events)]
         )
@@ -264,12 +269,16 @@ class World:
             case h.Restart(by_client=False):
                 self._upstream.end(self._clients[event.s].session)
             case h.Reload():
-                await self._reload(event)
+                changed = {name: getattr(event, name) for name in event.__struct_fields__}
+                self._setting = h.sensible(replace(self._setting, **changed))
+                await self._reload()
+            case h.Move():
+                await self._move()
             case h.Switch() | h.Replace() | h.Store():
                 await self._happen_to_fleet(event)
             case h.Log():
                 self._log(event)
-            case h.Create() | h.Get() | h.Page() | h.Other() | h.Query() | h.Restart() | h.Renew() | h.Flood():
+            case _:
                 self._spawn(self._clients[event.s].act(event))
 
     def _log(self, event: h.Log) -> None:
@@ -278,10 +287,17 @@ class World:
     async def _happen_to_fleet(self, event: h.Event) -> None:
         """What only a fleet has."""
 
-    async def _reload(self, event: h.Reload) -> None:
+    async def _move(self) -> None:
+        """The gateway goes to another server, and clients go on there."""
+        place = self._upstream.place + 1
+        await self._loop.create_server(partial(self._upstream.connection, place), port=PORT + place)
+        await self._reload(self._upstream.move)
+        for client in self._clients:
+            client.session = self._upstream.stand_in(client.session)
+
+    async def _reload(self, before: Callable[[], None] = lambda: None) -> None:
         await asyncio.sleep(WIRE_S / 4)  # when nothing arrives
-        setting = replace(self._setting, max_age=event.max_age, page_size=event.page_size, tasks_max=event.tasks_max)
-        self._setting = h.sensible(setting)
+        before()
         self._take_over()
         self._oracle.reloaded(self._setting)
         for session in self._upstream.sessions.values():
@@ -289,7 +305,7 @@ class World:
         await asyncio.sleep(WIRE_S * 3 / 4)
 
     def _take_over(self) -> None:
-        self._app.reload(lambda _: config_of(self._setting))
+        self._app.reload(lambda _: config_of(self._setting, self._upstream.place))
 
     def _update(self, event: h.Update) -> None:
         session = self._clients[event.s].session

@@ -18,17 +18,18 @@ def judge(lives: Lives, truths: Iterable[Truth], old: set[Truth], now: float) ->
     reached = [truth.state.status for truth in new]
     reached += [truth.state.status for truth in new if _is_taken_for_another(truth, new)]
     reached += ["completed" for truth in new if truth.may_seem_ended]
-    gone = [t for t in new if t.gone is not None or t.was_denied or (t.expires is not None and t.expires <= now)]
-    made = [truth.id for truth in new if truth.answered is not None and not _is_overtaken(truth, new)]
+    unheard = [t for t in new if t.left is not AFTER_ALL or (t.expires is not None and t.expires <= now)]
+    gone = [t for t in new if t.gone is not None or t.was_denied or t in unheard]
+    made = [truth.name for truth in new if _is_told_in_time(truth) and not _is_overtaken(truth, new)]
     told_apart = [
         t for t in new if t.answered is not None or not (_is_from_before_an_end(t, new) or _is_shown_at_once(t))
     ]
-    seen = {truth.id for truth in told_apart if _is_first_shown_live(truth)}
+    seen = {truth.name for truth in told_apart if _is_first_shown_live(truth)}
     begun = len(made) + len(seen.difference(made))  # an id that is given again elsewhere may look like one task
     over = {
-        truth.id
+        truth.name
         for truth in told_apart
-        if _is_first_shown_live(truth) and truth.shows_end_before(AFTER_ALL) and not _is_overtaken(truth, new)
+        if _is_first_shown_live(truth) and truth.shows_end_before(truth.left) and not _is_overtaken(truth, new)
     }
     told = f"{counted}, {live} live; begun {begun} to {len(new)}, over {len(over)}, gone {len(gone)}: {reached}"
 
@@ -46,16 +47,21 @@ def judge(lives: Lives, truths: Iterable[Truth], old: set[Truth], now: float) ->
     held(not counted["other"], "of a status that no task had")
 
 
+def _is_told_in_time(truth: Truth) -> bool:
+    """Whether the result that made it came before the gateway went to another server: nothing begins at one it left."""
+    return truth.answered is not None and truth.answered[0] < truth.left
+
+
 def _is_overtaken(made: Truth, among: list[Truth]) -> bool:
     """Whether its id was given again before the result that made it came: then it is not counted."""
     came = made.answered[0] if made.answered is not None else made.born
-    return any(made.id == other.id and made.born < other.born < came for other in among)
+    return any(made.name == other.name and made.born < other.born < came for other in among)
 
 
 def _is_from_before_an_end(truth: Truth, among: list[Truth]) -> bool:
     """Whether it was created before the end of an earlier one of its id, by a notification that lies about the time."""
     return any(
-        truth.id == other.id and other.born < truth.born and truth.created <= other.said_until for other in among
+        truth.name == other.name and other.born < truth.born and truth.created <= other.said_until for other in among
     )
 
 
@@ -65,13 +71,13 @@ def _is_taken_for_another(made: Truth, among: list[Truth]) -> bool:
     Until the result that made it comes nobody can tell it from the other, at a server that writes the time of each
     answer (DESIGN 2.15). What is counted stays counted. When a result came that the gateway need not read is not known.
     """
-    others = [other for other in among if made.id == other.id and other.born < made.born]
+    others = [other for other in among if made.name == other.name and other.born < made.born]
     is_late = made.asked_for and (made.answered is None or made.state.since < made.answered[0])
     return is_late and not all(other.shows_end_before(made.state.since) for other in others)
 
 
 def _is_first_shown_live(truth: Truth) -> bool:
-    return bool(truth.shown) and truth.shown[0][1] not in TERMINAL
+    return any(at < truth.left and status not in TERMINAL for at, status in truth.shown[:1])
 
 
 def _is_shown_at_once(truth: Truth) -> bool:

@@ -15,6 +15,8 @@ from tests.model.history import (
     Get,
     History,
     Log,
+    Move,
+    Nobody,
     Other,
     Page,
     Query,
@@ -30,6 +32,14 @@ from tests.model.play import play
 from tests.rules.legal import watched
 
 FOUND = {
+    "a server answers late with an id that another caller has at the one that has taken its place": History(
+        Setting(owns=True, delays=((0, 0), (0, 40), (0, 0))),
+        (Create(), Wait(2), Move(), Create(1), Wait(50), Query(1)),
+    ),
+    "a task is asked for by its id, and the server that has taken the place of the one before has that id": History(
+        Setting(tasks="i"), (Get(), Wait(), Move(), Get(), Create(elsewhere=True)),
+    ),
+    "callers with empty credentials make a task each": History(Setting(owns=True), (Nobody(), Nobody(0, 0, 4))),
     "a task is asked for, and once there is no such method": History(
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="code -32601", method="tasks/get"), Query(), Wait(16), Query(), Wait()),

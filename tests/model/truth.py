@@ -82,11 +82,18 @@ class Truth:
     shown: list[tuple[Moment, str]] = field(default_factory=list)  # in messages to a client that the gateway could read
     was_denied: bool = False  # an error to a client said so, which was wrong once
     may_seem_ended: bool = False  # the result of an earlier one of its id came on a resumed stream
+    place: int = 0  # of its server
+    left: Moment = AFTER_ALL  # when the gateway went to another server
     said_until: int = 0  # the latest `lastUpdatedAt`, a lie or not, of a notification that it has ended
 
     @property
     def state(self) -> State:
         return self.states[-1]
+
+    @property
+    def name(self) -> tuple[int, str]:
+        """What tells it from tasks of other servers, and not from others that have its id."""
+        return self.place, self.id
 
     @property
     def is_live(self) -> bool:
@@ -104,7 +111,7 @@ class Truth:
             "createdAt": instant(self.created),
             "lastUpdatedAt": instant(updated),
             "ttl": self.ttl_ms,
-            "pollInterval": 500,
+            "pollInterval": 500 + self.place,
         }
         raw = msgspec.json.encode(members)[:-1] + b',"exact":%b}' % EXACT
         self.states.append(State(number, status, updated, raw, at))
@@ -166,6 +173,7 @@ class ServerSession:
     refused: float | None = None  # when a 403 went out that hides the index, until a `tasks/*` is served
     first_cost: float | None = None  # when the gateway first asked for something
     relatives: "list[ServerSession]" = field(default_factory=list)  # of the same session, or with the same token
+    place: int = 0  # which of the servers, one after the other, that the gateway goes to
     refreshed: tuple[float, Any, int] | None = None  # by a query alone: when it came, its criteria, `disturbed` then
 
     def disturb(self, at: float) -> None:

@@ -48,6 +48,7 @@ import msgspec
 
 from tests.model.history import PUT_OFF, Fault, Setting
 from tests.model.truth import (
+    AFTER_ALL,
     BEFORE_ALL,
     EXACT,
     TERMINAL,
@@ -68,7 +69,7 @@ from tests.upstream import Served, fields_of
 
 Json: TypeAlias = dict[str, Any]
 
-PORT: Final = 3001
+PORT: Final = 3001  # and those behind it
 HANG_S: Final = 45.0
 STALL_S: Final = 1.25
 INVALID_PARAMS: Final = -32602
@@ -89,6 +90,8 @@ DENIALS: Final = (INVALID_PARAMS, -32002)  # codes: of the gateway's `tasks/get`
 _STATUS_AND_CODE: Final = re.compile(r"(status \d+) .*")
 _STRANGERS: Final = 12  # tasks of others, in a list that is cut from everybody's
 _EMPTY: Final = b',"nextCursor":""'
+NO_CREDENTIALS: Final = ("", "Bearer", "Bearer undefined", "Basic Og==", ";sid=")
+"""What callers have who have no credentials, each in his own way."""
 _OF_CLIENTS: Final = ("encoded", "large", "illegible", "short", "gzip", "resume", "404")
 
 
@@ -189,7 +192,8 @@ class Upstream:
         self.moments = moments
         self.note = note
         self.fail = fail
-        self.sessions: dict[tuple[str, str], ServerSession] = {}  # by id and `Authorization`
+        self.place = 0  # which of the servers the gateway goes to: all of them are this one
+        self.sessions: dict[tuple[int, str, str], ServerSession] = {}  # by place, id and `Authorization`
         self.authorizations = [authorization(0), authorization(1)]  # of each client, as it is now
         self._valid = set(self.authorizations)
         self.latest: dict[int, ServerSession] = {}  # of each client
@@ -199,11 +203,11 @@ class Upstream:
         self.faults: list[tuple[ServerSession, Fault]] = []
         self.own: list[Own] = []
         self.notified: list[int] = []  # how often each notification has reached a client
-        self.kept: dict[str, bytes] = {}  # responses to those that come back for them, by the id of an event
+        self.kept: dict[tuple[int, str], bytes] = {}  # responses to those that come back, by place and event
         self.raws: dict[bytes, tuple[ServerSession, Truth, State]] = {}
         self._session_numbers = count()
         self._token_numbers = count()
-        self._task_numbers = count()
+        self._task_numbers: defaultdict[int, count[int]] = defaultdict(count)  # by place
         self._skew_s = setting.skew_s
         self._clock_set = 0  # how often
         self._times_asked: Counter[str] = Counter()
@@ -216,8 +220,8 @@ class Upstream:
         self.asks_once = True  # whoever asks on his own
         self.finds_by_exchange = True  # whoever asks: a response with another id is that of the request all the same
 
-    def connection(self) -> "Connection":
-        return Connection(self)
+    def connection(self, place: int = 0) -> "Connection":
+        return Connection(self, place)
 
     def clock(self, ago_s: float = 0.0) -> int:
         return round((self.loop.unix_time() - ago_s + self._skew_s) * 1_000_000)
@@ -244,7 +248,8 @@ class Upstream:
         created = self.timestamp(ago_s)
         born = Moment(now.time - ago_s, now.number)
         ttl_ms = None if ttl is None else ttl * 125
-        truth = Truth(self._id(session, created), method, created, born, ttl_ms, expires)
+        truth = Truth(self._id(session, created), method, created, born, ttl_ms, expires, place=session.place)
+        truth.left = AFTER_ALL if session.place == self.place else now
         session.truths.append(truth)
         self._change(session, truth, "working", created, born)
         if expires is not None and self.setting.expiry == "at once":
@@ -260,7 +265,7 @@ class Upstream:
             if free and all(max(t.created, t.state.updated) < created for t in session.lives(free[-1].id)):
                 self.remove(free[-1], "its id is given again")
                 return free[-1].id
-        return task_id(next(self._task_numbers))
+        return task_id(next(self._task_numbers[session.place]))
 
     def update(self, session: ServerSession, truth: Truth, status: str, ago_s: float = 0.0) -> State:
         now = self.moments.now()
@@ -280,7 +285,8 @@ class Upstream:
 
     def end(self, session: ServerSession) -> None:
         """A session ends for all its callers, and its tasks with it."""
-        for of in [s for s in self.sessions.values() if s.id == session.id and s.ended is None]:
+        of_all = [s for s in self.sessions.values() if (s.place, s.id) == (session.place, session.id)]
+        for of in [s for s in of_all if s.ended is None]:
             of.ended = self.moments.now()
             of.disturb(self.loop.time())
             for truth in list(of.alive()):
@@ -289,17 +295,39 @@ class Upstream:
                 stream.cut()
 
     def _open(self, session: ServerSession) -> None:
-        for other in self.sessions.values():
+        for other in (other for other in self.sessions.values() if other.place == session.place):
             if other.id == session.id or other.authorization == session.authorization:
                 other.relatives.append(session)
                 session.relatives.append(other)
-        self.latest[session.number] = self.sessions[session.id, session.authorization] = session
+        self.sessions[session.place, session.id, session.authorization] = session
+        if session.place == self.place:
+            self.latest[session.number] = session
+
+    def move(self) -> None:
+        """The gateway goes to another server, which knows the sessions and no task, and gives the same ids."""
+        self.place += 1
+        truths: defaultdict[int, list[Truth]] = defaultdict(list)  # by those of the server before
+        for old in [s for s in self.sessions.values() if s.place == self.place - 1]:
+            for truth in old.truths:
+                truth.left = min(truth.left, self.moments.now())
+            if old.ended is None and old.id:
+                place, theirs = self.place, truths[id(old.truths)]
+                self._open(ServerSession(old.id, old.number, old.authorization, theirs, place=place))
+
+    def stand_in(self, session: ServerSession) -> ServerSession:
+        """The session that the server of now takes that one for."""
+        return self.sessions.get((self.place, session.id, session.authorization), session)
+
+    def _of_nobody(self, place: int) -> ServerSession:
+        """All callers whose credentials are empty, and who have no session, are one caller to the server."""
+        return self.sessions.setdefault((place, "", ""), ServerSession("", -1, "", place=place))
 
     def _go_on(self, before: ServerSession, session_id: str) -> ServerSession:
         """A caller has the tasks of a session in another one, or with another token. The old one is as good."""
         began = self.moments.now() if self.setting.lists_all else BEFORE_ALL
-        number = before.number
-        session = ServerSession(session_id, number, self.authorizations[number], before.truths, began, before.opened)
+        number, place = before.number, before.place
+        of = session_id, number, self.authorizations[number]
+        session = ServerSession(*of, before.truths, began, before.opened, place=place)
         self._open(session)
         return session
 
@@ -348,7 +376,10 @@ class Upstream:
         if "authorization" not in request.headers:  # a probe of a server that is down
             connection.respond(404, b"")
             return
-        session = self.sessions.get((request.headers.get("mcp-session-id", ""), request.caller))
+        place, is_nobody = connection.place, request.caller in NO_CREDENTIALS
+        session = self.sessions.get((place, request.headers.get("mcp-session-id", ""), request.caller))
+        if is_nobody:
+            session = self._of_nobody(place)
         if self.setting.balanced:
             connection.extra = b"Set-Cookie: AWSALB=%d; Path=/\r\n" % next(self._answers)
         message = request.message
@@ -361,7 +392,7 @@ class Upstream:
             own = connection.own = self._note_own(connection, session, message, by)
             if connection.lost:
                 own.ended = own.at
-        if request.caller not in self._valid:
+        if request.caller not in self._valid and not is_nobody:
             connection.respond(401, b"")
         elif method != "initialize" and (session is None or session.ended is not None):
             self.note("upstream: asked {}, of a session that has ended", method)
@@ -409,8 +440,11 @@ class Upstream:
         else:
             connection.extra += _ENCODED if kind == "encoded" else b""
             connection.begin_stream()
-            if kept := self.kept.pop(request.headers.get("last-event-id", ""), b""):
+            last = request.headers.get("last-event-id", "")
+            if kept := self.kept.pop((connection.place, last), b""):
                 connection.send(kept, half=False)
+            elif last:  # another server's
+                connection.send(b"{}", half=False)
             else:
                 self.streams[session].insert(0, connection)
 
@@ -464,7 +498,8 @@ class Upstream:
         if fault == "drop":
             connection.cut()
         elif fault == "resume" and connection.is_streaming:
-            self.kept[event_id := str(len(self.notified) + len(self.raws) + len(self.kept))] = body
+            event_id = str(len(self.notified) + len(self.raws) + len(self.kept))
+            self.kept[connection.place, event_id] = body
             connection.send(b"", half=False, event_id=event_id)
         elif fault == "stall":
             await connection.stall(body)
@@ -616,11 +651,12 @@ class Upstream:
         number = params["_meta"]["session"]
         session_id = f"session-{number}-{next(self._session_numbers)}"
         before = self.latest.get(number)
-        if params["_meta"]["goes_on"] and before is not None and before.ended is None:
+        is_here = connection.place == self.place
+        if params["_meta"]["goes_on"] and is_here and before is not None and before.ended is None:
             self._go_on(before, session_id)
         else:
             for n in (0, 1) if self.setting.shared else (number,):
-                self._open(ServerSession(session_id, n, self.authorizations[n]))
+                self._open(ServerSession(session_id, n, self.authorizations[n], place=connection.place))
         connection.extra += b"Mcp-Session-Id: %b\r\n" % session_id.encode()
         requests: dict[str, Json] = {}
         for name in method_names(self.setting.methods):
@@ -695,9 +731,10 @@ class Upstream:
 
 
 class Connection(Served):
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, place: int = 0) -> None:
         super().__init__()
         self._upstream = upstream
+        self.place = place
         self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._streaming = False

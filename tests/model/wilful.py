@@ -82,6 +82,14 @@ FAULTS: Final = faults({
     "a balancer's cookie tells who asks": (r"_OF_BALANCERS\.fullmatch\(pair\)", "False"),
     "a request beside others that is refused with 409 fails the list": (r"(?<=elif )refused\.status in _BUSY", "False"),
     "the gateway's requests have texts for ids": (r"(?<=jsonrpc\.request\()message_id", "str(message_id)"),
+    # ---- what is whose ----
+    "what is under way at a server writes of the one that takes its place": (
+        r"ServerKey\(name, next\(_numbers\)\)", "ServerKey(name, 0)",
+        r"self\._sweep_servers\(\)(?=\n\s+self\._listener\.heads\.end)",
+        "self._sessions.forget(set(self._pools.servers))",
+    ),
+    "what is known of a server counts for the one that takes its place": (r"(?<=if )name not in changed(?=\})", "True"),
+    "an empty credential is one": (r"_NO_TOKEN\.fullmatch\(value\.strip\(\)\)", "False"),
     # ---- what is counted ----
     "a result under an id that is given again begins no life": (
         r"(?<=elif )tool is not None(?=:.*\n\s+self\._lose\()", "False"
@@ -185,6 +193,13 @@ FINDERS: Final[dict[str, int | str]] = {
     "a request beside others that is refused with 409 fails the list": "a server serves one request at a time",
     "the gateway's requests have texts for ids": 0,
     "a line of a log puts all in doubt": "a line of a log comes between two lists",
+    "what is under way at a server writes of the one that takes its place": (
+        "a server answers late with an id that another caller has at the one that has taken its place"
+    ),
+    "what is known of a server counts for the one that takes its place": (
+        "a task is asked for by its id, and the server that has taken the place of the one before has that id"
+    ),
+    "an empty credential is one": "callers with empty credentials make a task each",
     "late news of a task that has ended begins it again": 2,
     "a result under an id that is given again begins no life": "a task that has gone and one of its id are counted",
     "each session that sees a task counts it": "a token is renewed after a task was made",
