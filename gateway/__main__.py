@@ -55,15 +55,7 @@ examples:
 _COMMANDS: Final = ("stdio", "try", "tasks", "demo")
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 _VARIABLES: Final = {name: f"TASKGATE_{name.upper()}" for name in ("config", "upstream", "listen", "admin")}
-
-
 _hangups: Final[list[int]] = []  # signals that came before the gateway could reload
-
-
-def _keep_signals() -> None:
-    """From now on a SIGHUP waits until the gateway serves. The others end it at once: nothing has begun."""
-    for number in _SIGNALS:
-        signal.signal(number, lambda number, _: _hangups.append(number) if number == signal.SIGHUP else os._exit(0))
 
 
 def flags() -> "argparse.ArgumentParser":
@@ -108,7 +100,8 @@ def flags() -> "argparse.ArgumentParser":
 def main() -> None:
     """Run the command with the process's arguments. Whoever reads its output may stop early."""
     if sys.argv[1:2] not in ([name] for name in _COMMANDS) and not any(a.startswith("--ch") for a in sys.argv):
-        _keep_signals()
+        for each in _SIGNALS:  # a SIGHUP waits until the gateway serves; the others end it at once: nothing has begun
+            signal.signal(each, lambda number, _: _hangups.append(number) if number == signal.SIGHUP else os._exit(0))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # an image blocks them until here (deploy/Dockerfile)
     # Closed standard streams lead nowhere: what is opened next would take their places, and what they get.
     for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, suppress
 from time import monotonic_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.config import Address, Config, ConfigError, StartError
+from gateway.config import Address, Config, ConfigError
 from gateway.downstream import host_origin_check, listener
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.operate import admin_listener, log_format, observers, status_page
@@ -74,11 +74,10 @@ class App:
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
         if config.store is not None:  # imported only for one
-            from gateway import store
-
-            store.check()
-            from gateway.store import redis_schema, shared_tasks
-
+            try:
+                from gateway.store import redis_schema, shared_tasks
+            except ImportError:
+                raise ConfigError("store: its client is not installed; install taskgate with the extra redis") from None
             self._store = redis_schema.RedisStore(config.store, self.metrics.store_failed)
             self._shared = shared_tasks.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
         self._sessions = self._shared or Sessions(config.index, CapabilityCache(clock), clock, config.guards.own_tasks)
@@ -132,20 +131,18 @@ class App:
 
     async def start(self) -> str:
         """Listen. Returns in words where clients and operators find it. Raises StartError."""
-        config = self._config
+        config, listen = self._config, self._config.listen
         if self._store is not None and self._shared is not None:
             self._ending.push_async_callback(self._store.stop)
             await self._store.start(self._shared.tell_all)
-        try:
-            self._server = await self._listen(config)
-        except OSError as error:
-            raise StartError(admin_listener.why_not("listen", config.listen, error)) from None
-        if not config.listen.path:
-            self._listens_at = Address(config.listen.host, self._server.sockets[0].getsockname()[1])
+        protocol, is_plain = self._listener.connection, self._tls is None
+        server = await admin_listener.listen("listen", listen, protocol, _BACKLOG, is_plain)
+        self._server = server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
+        if not listen.path:
+            self._listens_at = Address(listen.host, server.sockets[0].getsockname()[1])
         if config.admin is not None:
-            at, metrics = config.admin.listen, self.metrics
-            runner = await admin_listener.serve("admin.listen", at, metrics, lambda: self._config, self._facts)
-            self._ending.push_async_callback(runner.cleanup)
+            page, at = status_page.Page(self.metrics, self._facts), config.admin.listen
+            await admin_listener.serve("admin.listen", at, self._ending, page, lambda: self._config)
         self._sweeper = asyncio.create_task(self._sweep())
         self._ending.callback(self._sweeper.cancel)
         self._pools.probe()
@@ -158,19 +155,6 @@ class App:
             log.info("open to other machines", extra={"why": why})
         self._listener.connections_max = listener.connections_kept(config.limits.connections_max)
         return "; ".join([f"clients use {', '.join(addresses)}", *(f"the page is {page}" for page in page_at.values())])
-
-    async def _listen(self, config: Config) -> asyncio.Server | TlsServer:
-        """The listener of clients. Raises OSError."""
-        listen, protocol, loop, plain = config.listen, self._listener.connection, self._loop, self._tls is None
-        if listen.path:
-            admin_listener.check_unused(listen.path)
-            server = await loop.create_unix_server(protocol, listen.path, backlog=_BACKLOG, start_serving=plain)
-        else:
-            at: dict[str, Any] = {"host": listen.host, "port": listen.port}
-            if listen.host == "::":
-                at = {"sock": socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)}
-            server = await loop.create_server(protocol, **at, backlog=_BACKLOG, start_serving=plain)
-        return server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
 
     def _facts(self) -> status_page.Facts:
         upstreams = [

@@ -5,8 +5,7 @@ The structs of `settings` are the specification: the type of a field carries the
 
 settings        the sections, their keys and defaults, and values that are wrong only together
 value_readers   the readers of values: addresses, durations, sizes, names
-yaml_document   a YAML document: its values are read, each fault is noted with its location
-sources         a text, a file, standard input, the command line's flags
+yaml_document   a YAML document, or the command line's flags: values are read, each fault is noted with its location
 """
 
 from gateway.config.settings import (
@@ -23,9 +22,8 @@ from gateway.config.settings import (
     Upstream,
     UpstreamTls,
 )
-from gateway.config.sources import for_upstream, load, load_stdio, parse
 from gateway.config.value_readers import LEVELS, Address, NamedFile, Url, bracketed
-from gateway.config.yaml_document import ConfigError, StartError
+from gateway.config.yaml_document import ConfigError, StartError, for_upstream, load, load_stdio, parse
 
 __all__ = [
     "LEVELS", "Address", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits", "Limits", "Log",

@@ -108,8 +108,8 @@ class AccessLog:
             self.failed.say(log, logging.INFO, "failed", {**said, **digests}, cause)
         if did is not None and message is not None:
             tool = {"tool": message.tool} if did == "create" else {}
-            key = STDIO if caller is None else caller.key
-            _audit(did, key, _digest_of(ended.made, message), tool | said)
+            key, task_id = STDIO if caller is None else caller.key, ended.made or message.task_id
+            _audit(did, key, "" if task_id is None else digest_of(task_id), tool | said)
 
     def _asks_for_none(self, ended: EndedRequest) -> bool:
         """Whether a request is for the result of a cancelled task: the TypeScript SDK answers -32603."""
@@ -180,12 +180,6 @@ def _action(message: ClientMessage | None) -> str | None:
     if message is None or not message.is_request:
         return None
     return _ACTIONS.get(message.method or "") or ("create" if message.asks_task else None)
-
-
-def _digest_of(task_id: str | None, message: ClientMessage) -> str:
-    """The digest of the id of a task: as the answer has it, else the params of the request; empty if neither does."""
-    named = task_id or message.task_id
-    return "" if named is None else digest_of(named)
 
 
 def _audit(did: str, key: Key, task: str, said: dict[str, object]) -> None:

@@ -1,11 +1,13 @@
 """The operator's listener, on an address of its own: `/healthz` (it lives), `/readyz` (it serves), `/metrics`, page."""
 
+import asyncio
 import errno
 import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Final
+from contextlib import AsyncExitStack
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -18,7 +20,6 @@ from gateway.downstream.host_origin_check import HostCheck
 from gateway.errors import Forbidden
 from gateway.http.header_fields import Headers
 from gateway.operate import status_page
-from gateway.operate.metrics import Metrics
 
 log = logging.getLogger("taskgate.admin")
 # aiohttp logs a request that it cannot read, or cannot name in a refusal, with what is in it (DESIGN 8.7).
@@ -27,9 +28,9 @@ log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info
 
 
 async def serve(
-    key: str, address: Address, metrics: Metrics, config: Callable[[], Config], facts: Callable[[], status_page.Facts]
-) -> web.AppRunner:
-    """Start the listener; `cleanup()` of the returned runner ends it. Raises StartError, which names the key."""
+    key: str, address: Address, ending: AsyncExitStack, page: status_page.Page, config: Callable[[], Config]
+) -> None:
+    """Start the listener; `ending` ends it. Raises StartError, which names the key."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -40,7 +41,7 @@ async def serve(
         try:
             return await handler(request)
         except web.HTTPClientError as error:  # a client that was given this address learns its own
-            clients = " or ".join(str(each.get("address", "stdio")) for each in facts().upstreams)
+            clients = " or ".join(str(each.get("address", "stdio")) for each in page.read().upstreams)
             error.text = f"{error.status}: this is taskgate's admin listener; clients use {clients}\n"
             raise
 
@@ -48,27 +49,45 @@ async def serve(
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        return web.Response(text="ready\n") if facts().draining is None else web.Response(text="draining\n", status=503)
+        is_ready = page.read().draining is None
+        return web.Response(text="ready\n") if is_ready else web.Response(text="draining\n", status=503)
 
     async def exposition(request: web.Request) -> web.Response:
-        response = web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        shown = generate_latest(page.metrics.registry)
+        response = web.Response(body=shown, headers={"Content-Type": CONTENT_TYPE_LATEST})
         if gzip_accepted(request.headers.get("Accept-Encoding", "")):
             response.enable_compression(web.ContentCoding.gzip)
         return response
 
     app = web.Application(middlewares=[guarded])
-    shown = status_page.Page(metrics, facts)
-    app.cleanup_ctx.append(shown.running)
+    app.cleanup_ctx.append(page.running)
     own = web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)
-    app.add_routes([*own, *status_page.routes(shown)])
+    app.add_routes([*own, *status_page.routes(page)])
     runner = web.AppRunner(app, access_log=None, logger=log)
+    ending.push_async_callback(runner.cleanup)
     await runner.setup()
+    assert runner.server is not None
+    server = await listen(key, address, runner.server)
+    ending.callback(server.close)
+
+
+async def listen(
+    key: str, address: Address, protocol: Callable[[], asyncio.BaseProtocol], backlog: int = 128, serves: bool = True
+) -> asyncio.Server:
+    """A server at an address, which takes connections if it `serves`. Raises StartError, which names the key."""
+    loop, path = asyncio.get_running_loop(), address.path
     try:
-        await _site(runner, address).start()
+        if path:
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(path) == 0:  # the loop would replace that socket, used or not
+                    raise OSError(errno.EADDRINUSE, "")
+            return await loop.create_unix_server(protocol, path, backlog=backlog, start_serving=serves)
+        at: dict[str, Any] = {"host": address.host, "port": address.port}
+        if address.host == "::":
+            at = {"sock": socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)}
+        return await loop.create_server(protocol, **at, backlog=backlog, start_serving=serves)
     except OSError as error:
-        await runner.cleanup()
         raise StartError(why_not(key, address, error)) from None
-    return runner
 
 
 def why_not(key: str, address: Address, error: OSError) -> str:
@@ -80,20 +99,3 @@ def why_not(key: str, address: Address, error: OSError) -> str:
         errno.EADDRNOTAVAIL: "choose an address of this machine",
     }.get(error.errno or 0, "choose another")
     return f"cannot listen on {address}: {words}; {key}: {does}"
-
-
-def check_unused(path: str) -> None:
-    """Raise OSError if a process listens on a Unix socket: the loop would replace that socket, used or not."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        if probe.connect_ex(path) == 0:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-
-
-def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:
-    if address.path:
-        check_unused(address.path)
-        return web.UnixSite(runner, address.path)
-    if address.host == "::":
-        both = socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return web.SockSite(runner, both)
-    return web.TCPSite(runner, address.host, address.port)

@@ -27,14 +27,10 @@ class Rates:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
         self._metrics, self._clock = metrics, clock
         self._samples = deque([_Sample(clock(), {}, {})], maxlen=SLOTS[-1] + 1)
-        self._curves: dict[str, dict[str, list[int]]] = {}
 
     def sample(self) -> None:
         """Keep the counts of now. To be called once in `SLOT_S`."""
-        now, last = self._read(), self._samples[-1].counts
-        shared = {name: last[name] if last.get(name) == counts else counts for name, counts in now.counts.items()}
-        self._samples.append(now._replace(counts=shared))
-        self._curves = {n: {f: self._curve(f, n) for f in ("requests", "faults")} for n in shared}
+        self._samples.append(self._read())
 
     def show(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[Reason, list[int]]]:
         """At all and by upstream, for 1 and 5 minutes: `rate` a second, `failing` from 0 to 1 or None, counts; `p95` in
@@ -57,7 +53,7 @@ class Rates:
             name: {
                 **window(counts),
                 "p95": [quantile(0.95, one[len(_FIELDS) :], SECONDS) for one in counts],
-                "curve": self._curves.get(name),
+                "curve": {field: self._curve(field, name) for field in ("requests", "faults")},
             }
             for name, counts in grown.items()
         }

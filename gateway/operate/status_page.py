@@ -85,7 +85,7 @@ class Page:
     """What the page shows. `read` tells what is so now."""
 
     def __init__(self, metrics: Metrics, read: Callable[[], Facts]) -> None:
-        self._metrics, self._read = metrics, read
+        self.metrics, self.read = metrics, read
         self._rates, self._tasks = Rates(metrics), SeenTasks(metrics)
         metrics.registry.register(self._tasks)
 
@@ -105,7 +105,7 @@ class Page:
             await task
 
     def status(self) -> dict[str, Any]:
-        metrics, facts = self._metrics, self._read()
+        metrics, facts = self.metrics, self.read()
         metrics.recent.opened()
         values = {name: value for name, (_, value) in facts.gauges.items()}
         every, each, counts = self._rates.show()
@@ -153,7 +153,7 @@ class Page:
         """Why requests failed: first what does so now, there what clients could not help, there the most frequent."""
         rows = []
         for reason, grown in counts.items():
-            known = self._metrics.recent.reasons[reason]
+            known = self.metrics.recent.reasons[reason]
             key, spans = "\n".join(map(str, reason)), {"since": known.since, "last": known.last}
             rows.append({"key": key, **reason._asdict(), "counts": [*grown, known.count], **spans, "why": known.why})
         return sorted(rows, key=lambda row: (not row["counts"][0], not row["is_fault"], *map(neg, row["counts"])))

@@ -18,7 +18,6 @@ _LABELS: Final = "upstream tool status"
 class SeenTasks(Collector):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._curves: dict[Series, list[int]] = {}  # until the next sample
         self._samples: deque[dict[Series, int]] = deque([{}], maxlen=SLOTS[-1] + 1)  # they share what stays
 
     def collect(self) -> Iterator[Metric]:
@@ -32,7 +31,6 @@ class SeenTasks(Collector):
             kept = ({series: n for series, n in sample.items() if series[0] not in gone} for sample in self._samples)
             self._samples = deque(kept, self._samples.maxlen)
         self._samples.append(last if last == now else now)
-        self._curves.clear()
 
     def show(self) -> dict[str, list[dict[str, Any]]] | None:
         """By upstream a row for each tool: live ones, begun and ended in 1 and 5 minutes and at all, durations, a curve
@@ -56,16 +54,13 @@ class SeenTasks(Collector):
 
         live = [series for status in _LIVE if lives.live.get(series := (upstream, tool, status))]
         took = sorted(lives.last.get((upstream, tool), ()))
-        working = upstream, tool, "working"
-        if working not in self._curves:  # one of the page's 5 s is enough
-            self._curves[working] = [sample.get(working, 0) for sample in self._samples][1:]
         return {
             "tool": tool,
             "live": {s[2]: {"count": len(lives.live[s]), "since": _since(s, lives)} for s in live},
             "started": {span: grown(STARTED, since) for span, since in before.items()},
             "ended": {span: {s: n for s in ENDS if (n := grown(s, since))} for span, since in before.items()},
             "duration_s": {f"p{p}": took[(len(took) * p - 1) // 100] for p in (50, 95)} if took else None,
-            "curve": self._curves[working],
+            "curve": [sample.get((upstream, tool, "working"), 0) for sample in self._samples][1:],
         }
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 
 NOT_FOUND, NOT_STARTED = 127, 126  # exit statuses, as a shell's
 _SIGNALLED: Final = 128  # added to the number of a signal that did not end this process
-_PASSED_ON: Final = ("SIGTERM", "SIGINT", "SIGHUP")
+_PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
 _SI_USER: Final = 0  # a program sent the signal; the codes above it are the kernel's own (sigaction(2))
 
@@ -44,13 +44,12 @@ class Child:
         self._early: list[int] | None = []  # signals, until it has been started
         from_client, to_client = _aside()
         mask = _interrupts_wait()
-        for name in _PASSED_ON:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+        for number in _PASSED_ON:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, self._pass_on)
         try:
             self._process = subprocess.Popen(
-                [_found(command[0]), *command[1:]],
+                command,
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -61,8 +60,8 @@ class Child:
         except OSError as error:
             raise NotStarted(command[0], error) from None
         early, self._early = self._early, None
-        for number in early:
-            self._pass_on(number, None)
+        for came in early:
+            self._pass_on(came, None)
         if mask is not None:
             threading.Thread(target=self._pass_on_interrupts, name="interrupts", daemon=True).start()
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -96,7 +95,10 @@ def end_as(status: int) -> NoReturn:
     with suppress(OSError):  # nobody reads it
         sys.stderr.flush()
     if status < 0:
-        _leave_no_core()
+        import resource
+
+        # Where the signal writes a core file, the server has written its own already.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-status})
@@ -113,14 +115,6 @@ def _aside() -> tuple[int, int]:
     os.close(nothing)
     os.dup2(2, 1)
     return aside
-
-
-def _found(command: str) -> str:
-    if os.name != "nt":
-        return command
-    import shutil
-
-    return shutil.which(command) or command  # npx is npx.cmd there
 
 
 def _environment() -> dict[str, str]:
@@ -165,13 +159,5 @@ def _came_from_terminal() -> bool:
     try:
         with Path("/dev/tty").open("rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except (OSError, AttributeError):
+    except OSError:
         return False
-
-
-def _leave_no_core() -> None:
-    """Write no core file: where the signal writes one, the server has written its own already."""
-    with suppress(ImportError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

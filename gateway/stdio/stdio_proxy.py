@@ -40,7 +40,7 @@ from gateway.transport.memory_budget import Buffers, Reservation
 
 if TYPE_CHECKING:
     from gateway.operate.access_log import AccessLog
-    from gateway.operate.metrics import Gauge, Metrics
+    from gateway.operate.metrics import Gauge
 
 log = logging.getLogger("taskgate.request")
 
@@ -347,17 +347,10 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
         metrics.serves([STDIO.server], config.metrics.tasks)
         app = StdioApp(child.streams, config, make_log(metrics, config.log, LogLimit(loop.time)))
         if admin is not None:
-            stack.push_async_callback(await _shown(app, child.name, metrics, admin))
+            from gateway.operate import admin_listener, status_page
+
+            metrics.gauges.append(app.gauges)
+            server = {"name": STDIO.upstream, "url": printable(child.name), "state": "up", "since": time(), "why": ""}
+            page = status_page.Page(metrics, lambda: status_page.Facts(app.gauges(), [server]))
+            await admin_listener.serve("--admin", admin, stack, page, lambda: Config(upstreams=()))
         return await app.run(ended)
-
-
-async def _shown(app: StdioApp, name: str, metrics: "Metrics", address: Address) -> Callable[[], Awaitable[None]]:
-    """Show it to operators. Returns what ends that. Raises StartError."""
-    from gateway.operate import admin_listener, status_page
-
-    metrics.gauges.append(app.gauges)
-    server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": time(), "why": ""}
-    runner = await admin_listener.serve(
-        "--admin", address, metrics, lambda: Config(upstreams=()), lambda: status_page.Facts(app.gauges(), [server])
-    )
-    return runner.cleanup

@@ -6,13 +6,3 @@ redis_schema          the store, as a replica has it; the names of keys, and the
 redis_connection      the connection, the state of the store, and the loop that writes and reads it, batch by batch
 redis_command_queue   what waits to be written and to be read
 """
-
-from importlib.util import find_spec
-
-from gateway.config import ConfigError
-
-
-def check() -> None:
-    """Raise ConfigError unless what a configured store needs is installed."""
-    if find_spec("redis") is None:
-        raise ConfigError("store: its client is not installed; install taskgate with the extra redis")

@@ -69,18 +69,6 @@ def test_a_curve_has_a_count_for_each_slot_of_five_minutes() -> None:
     assert len(rates._samples) == 61, "bounded"
 
 
-def test_samples_share_what_has_not_changed() -> None:
-    metrics = Metrics()
-    rates = Rates(metrics, lambda: 0.0)
-    for name in ("a", "b"):
-        metrics.request(EndedRequest(name, "relayed", "ping", 200, 0.1, None, None, True))
-    rates.sample()
-    metrics.request(EndedRequest("b", "relayed", "ping", 200, 0.1, None, None, True))
-    rates.sample()
-    before, after = (sample.counts for sample in list(rates._samples)[-2:])
-    assert before["a"] is after["a"] and before["b"] != after["b"]
-
-
 def test_a_reason_is_shown_though_the_clock_was_set_back() -> None:
     metrics, clock, reason = Metrics(), iter((1000.0, 900.0)), Reason("a", "UpstreamBroken", True)
     metrics.recent = Recent(lambda: next(clock))
