@@ -75,7 +75,8 @@ BAD: list[tuple[str, list[str]]] = [
     ("listen: !!python/name:os.system x\n", ["gate.yaml:1:", "listen", "tag", "python/name"]),
     ("index: {page_size: !!int x}\n", ["gate.yaml:1:", "index.page_size", "'x'"]),
     # keys
-    (MINIMAL + "\nindx: {}\n", ["gate.yaml:5:", "indx", "unknown key", "mean index", "limits"]),
+    (MINIMAL + "\nindx: {}\n", ["gate.yaml:5:", "indx", "unknown key", "mean index"]),
+    (MINIMAL + "\nsalary: {}\n", ["gate.yaml:5:", "salary", "unknown key", "allowed: ", "limits"]),
     (
         upstream("\nconect_timeout: 1s"),
         ["gate.yaml:5:", "upstreams[0].conect_timeout", "unknown key", "mean connect_timeout"],

@@ -125,9 +125,9 @@ class Document:
             elif key in lines:
                 self.fault(self.location(line, inner), f"given twice, first in line {lines[key]}")
             elif key not in fields:
-                near = [f"did you mean {each}?" for each in difflib.get_close_matches(key, fields, 1)]
-                words = ["unknown key;", *near, "allowed:", ", ".join(fields)]
-                self.fault(self.location(line, inner), " ".join(words))
+                near = difflib.get_close_matches(key, fields, 1)
+                words = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(fields)}"
+                self.fault(self.location(line, inner), f"unknown key; {words}")
             else:
                 lines[key] = line
                 values[key] = self.value(fields[key].type, value_node, inner, line)

@@ -48,6 +48,7 @@ _MANY: Final = 0.05  # of all requests, as the alert TaskgateUpstreamFailing has
 _FAILED_MIN: Final = 5  # requests; tasks of a tool, and more than half: as the two alerts have it
 _REFUSED: Final = 0.95  # of so many requests or more, as the alert TaskgateUpstreamRefuses has it
 _REFUSED_MIN: Final = 20
+_STUCK_S: Final = 3600.0  # as the alert TaskgateTasksStuck has it; here it is also longer than the tool's tasks take
 _RENEW_S: Final = 14 * 86_400.0  # before a certificate ends, as the alert TaskgateCertificateEnds has it
 _DRIFTS_S: Final = 300.0  # so long after the last request that drifts
 _NAMES_MAX: Final = 5  # of header fields
@@ -147,6 +148,8 @@ class Page:
             ],
             **{name: list(getattr(metrics.recent, name)) for name in ("queries", "requests", "failures")},
         }
+        for upstream in shown["upstreams"]:
+            upstream["wrong"] = {fault.kind: fault.level for fault in _requests(upstream) if fault.level != "note"}
         return {"verdict": _verdict(shown), **shown}
 
     def _reasons(self, counts: Mapping[Reason, list[int]]) -> list[dict[str, Any]]:
@@ -172,6 +175,7 @@ def _cause(reasons: Iterable[Mapping[str, Any]], upstream: str, is_fault: bool) 
 def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
     """Whether anything is wrong, in words, and what to do; `level` is good, note, warn or bad."""
     found = sorted(_faults(shown), key=lambda f: (f.kind != "drain", _LEVELS.index(f.level), f.kind != "down"))
+    found = _varied(found)
     states = [upstream["state"] for upstream in shown["upstreams"]]
     parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
     first, more = found[:_SHOWN_MAX], len(found) - _SHOWN_MAX
@@ -179,6 +183,15 @@ def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
     text = ". ".join([*said, *[f"{more} more"] * (more > 0), *_waiting(shown)])
     level = min((fault.level for fault in found), key=_LEVELS.index, default="good")
     return {"level": level, "text": text, "faults": [fault._asdict() for fault in first], "more": max(more, 0)}
+
+
+def _varied(faults: Iterable[Trouble]) -> list[Trouble]:
+    """The first of each kind, then the second of each, so that ten that are down hide nothing else; notes come last."""
+    seen, placed = Counter[str](), list[tuple[bool, int, Trouble]]()
+    for fault in faults:
+        placed.append((fault.level == "note", seen[fault.kind], fault))
+        seen[fault.kind] += 1
+    return [fault for *_, fault in sorted(placed, key=lambda one: one[:2])]
 
 
 def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -221,11 +234,19 @@ def _faults(shown: Mapping[str, Any]) -> Iterator[Trouble]:
             text = f"Each request to {upstream['name']} is another caller ({fields}): see identity_headers"
             yield Trouble("warn", "drift", text, ("upstreams", upstream["name"]))
     for name, tool in _tools(shown["upstreams"]):
-        ended = Counter(tool["ended"]["5m"])
+        ended, row = Counter(tool["ended"]["5m"]), ("tasks", f"{name}\n{tool['tool']}")
+        whose = short(tool["tool"], _TOOL_CHARS_MAX) or "an unknown tool"
         if (failed := ended["failed"]) >= max(_FAILED_MIN, ended.total() // 2 + 1):
-            whose = short(tool["tool"], _TOOL_CHARS_MAX) or "an unknown tool"
             text = f"{failed} of {ended.total()} tasks of {whose} failed in the last 5 minutes"
-            yield Trouble("warn", "tasks", text, ("tasks", f"{name}\n{tool['tool']}"))
+            yield Trouble("warn", "tasks", text, row)
+        working, took = tool["live"].get("working", {"since": shown["now"]}), tool["duration_s"] or {"p95": 0.0}
+        if (age_s := shown["now"] - working["since"]) > max(_STUCK_S, took["p95"]):
+            text = f"Tasks of {whose} at {name} do not end: {working['count']} work, the oldest for {span(age_s)}"
+            yield Trouble("warn", "stuck", text, row)
+    for held in shown["reasons"]:
+        if held["failure"] == "RateLimited" and (times := held["counts"][1]):
+            text = f"Requests to {held['upstream']} beyond a guard's rate: {times:,}"
+            yield Trouble("note", "guard", text, ("reasons", held["key"]), held["since"], held["why"])
     for name, fault in shown["invalid_certificates"].items():
         yield Trouble("bad", "certificate", f"{_whose(name)}: {fault}")
     if shown["store_up"] == 0:

@@ -188,8 +188,10 @@ class Pipeline:
                 async with connect(self._url) as link:
                     await self._serve(link)
             except Exception as error:  # there are many kinds, and the loop must go on after each of them
-                slow = isinstance(error, TimeoutError)
-                self._become(StoreState.DOWN, "no answer in time" if slow else str(error) or type(error).__name__)
+                why = str(error) or type(error).__name__
+                if isinstance(error, TimeoutError):
+                    why = f"no answer in time from {self._url.rpartition('@')[2].partition('?')[0]}"
+                self._become(StoreState.DOWN, why)
             finally:
                 self._tried.set()
             if not self._stopping:

@@ -220,7 +220,8 @@ def test_each_reason_says_what_to_do() -> None:
     kinds = [*GatewayError.__subclasses__()]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    others = {"UpstreamStatus", "UpstreamPath", "OtherPath", "JsonRpcError", "ClientLeft", "RequestCut"}
+    statuses = {f"UpstreamStatus{status}" for status in (401, 403, 404, 429)}
+    others = {"UpstreamStatus", *statuses, "UpstreamPath", "OtherPath", "JsonRpcError", "ClientLeft", "RequestCut"}
     assert said.keys() == {kind.__name__ for kind in kinds} | others
 
 
@@ -232,7 +233,7 @@ def test_each_fault_says_what_to_do_and_where_more_stands() -> None:
     kinds = set(re.findall(r"Trouble\((?:level|\"\w+\"), \"(\w+)\"", inspect.getsource(shown)))
     table = (ROOT / "gateway/operate/site/page.js").read_text().partition("const DOES = {")[2].partition("};")[0]
     said = {name: json.loads(row) for name, row in re.findall(r"^  (\w+): (\[.*\]),$", table, re.M)}
-    assert kinds | {*shown._LIMIT_KINDS.values(), "silent"} == said.keys()
+    assert kinds | {*shown._LIMIT_KINDS.values(), "silent"} == said.keys() | {"guard"}, "its row of a reason says it"
     assert all(has_section(section) for _, section in said.values())
 
 

@@ -94,6 +94,7 @@ def test_the_verdict_is_first_and_failures_have_a_row_for_each_reason(
         expect(icon).to_have_attribute("href", "page/icon-bad.svg")
         assert ask(one, call("ping"), "/dead/mcp") == 502
         expect(verdict).to_have_text("dead is down. well failed 6 of 107 requests")
+        expect(tab.locator("#upstreams tr").nth(1)).to_contain_text("up, failing")
         expect(tab).to_have_title(f"{status(one)['verdict']['text']} · taskgate")
         expect(icon).to_have_attribute("href", "page/icon-bad.svg")
         assert names(tab) == ["dead", "well", "spare"], "what is down comes first"
@@ -106,7 +107,7 @@ def test_the_verdict_is_first_and_failures_have_a_row_for_each_reason(
         wrong = tab.locator("#wrong li")
         expect(wrong).to_have_count(2)
         expect(wrong.first).to_contain_text(re.compile(r"^dead is down since \d\d:\d\d:\d\d: .*Connection refused"))
-        expect(wrong.first).to_contain_text("Does the server run, and is its url right?")
+        expect(wrong.first).to_contain_text("Does the server run and answer, and is its url right?")
         expect(wrong.first.locator("small a")).to_have_text("docs/troubleshooting.md: 502 Bad Gateway")
         expect(wrong.nth(1)).to_contain_text("the upstream answered 500")
         wrong.nth(1).locator("> a").click()
@@ -254,14 +255,17 @@ def test_fifty_upstreams_can_be_searched_and_sorted(browser: Any, gateways: Gate
     many = [f"team-{n:02}" for n in range(47)] + [f"dead-{n}" for n in range(3)]
     with shown(browser, gateways, port, *many) as (one, tab):
         expect = playwright.expect
-        for name in ("dead-0", "dead-2", "team-07", "team-03"):
-            for _ in range(1 + (name == "team-07")):
+        for name in ("dead-0", "dead-1", "dead-2", "team-07"):
+            for _ in range(1 + 5 * (name == "team-07")):
                 ask(one, call("ping"), f"/{name}/mcp")
-        expect(tab.locator("#verdict")).to_have_text("dead-0 is down. dead-2 is down")
-        expect(tab.locator("#upstreams .good")).to_have_count(2)
+        for _ in range(5):
+            ask(one, call("tools/call"), "/team-03/mcp")
+        said = "dead-0 is down. team-03 failed 5 of 5 requests. dead-1 is down. 1 more"
+        expect(tab.locator("#verdict")).to_have_text(said)  # what is down hides nothing else
+        expect(tab.locator("#upstreams .good")).to_have_count(1)
         assert len(names(tab)) == 10
         tab.get_by_role("button", name="Show all 50").click()
-        assert names(tab)[:5] == ["dead-0", "dead-2", "team-03", "team-07", "team-00"]
+        assert names(tab)[:5] == ["dead-0", "dead-1", "dead-2", "team-03", "team-07"]
         tab.get_by_role("button", name="Requests/s").click()
         assert names(tab)[0] == "team-07"
         assert tab.get_by_role("columnheader", name="Requests/s").get_attribute("aria-sort") == "ascending"

@@ -103,6 +103,7 @@ def test_what_runs_for_how_long_of_which_tool_and_how_many_failed(browser: Any, 
         with opened(browser, shop.gateway) as tab:
             expect = playwright.expect
             expect(tab.locator("#verdict")).to_have_text(
+                "Tasks of render at studio do not end: 3 work, the oldest for 2 h. "
                 "6 of 9 tasks of invoice failed in the last 5 minutes. 3 tasks wait for input, the oldest for 2 h"
             )
             expect(tab.locator("#verdict")).to_have_class("warn")

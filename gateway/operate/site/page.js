@@ -11,7 +11,11 @@ const REASONS = { // in words, what to do, and the section of the documents that
   UpstreamTimeout: ["does not answer in time", "Look at its p95, and ask it past the gateway. Is it slow, or stuck?", "504 Gateway Timeout"],
   UpstreamBroken: ["gives a broken answer", "Look at the server's log. Are scheme and port of its url right?", "502 Bad Gateway"],
   UpstreamStatus: ["answers with status", "Look at the server's log.", "500 and above from the upstream"],
-  UpstreamPath: ["refuses with status", "401, 403: the token. Redirect, 404: the url, the client's path, an old session. 429: its rate.", "An upstream refuses everything"],
+  UpstreamStatus401: ["refuses with status", "The token is missing, wrong or expired: clients must log in again.", "The login fails, or goes round in circles (401)"],
+  UpstreamStatus403: ["refuses with status", "The token lacks the right, or the server does not accept this Host.", "421, or 403 from the upstream"],
+  UpstreamStatus404: ["refuses with status", "Is the path of url right, and the client's? Or its session has ended.", "The server redirects, or answers 404 to everything"],
+  UpstreamStatus429: ["refuses with status", "It is asked too often: raise index.max_age, or limit clients by a guard.", "An upstream refuses everything"],
+  UpstreamPath: ["refuses with status", "Put the address that it redirects to into url.", "The server redirects, or answers 404 to everything"],
   OtherPath: ["has nothing at a client's path", "Give the client an address that `taskgate --check` prints.", "The server redirects, or answers 404 to everything"],
   UpstreamRefused: ["refuses what a query asked:", "401, 403: rights. 404: a session that ended. 429: its rate; raise index.max_age.", "A filtered list fails"],
   UpstreamFailed: ["answers a query with an error", "Look at the server's log.", "A filtered list fails"],
@@ -34,12 +38,13 @@ const REASONS = { // in words, what to do, and the section of the documents that
 };
 const DOES = { // about each kind of fault
   drain: ["It ends by itself: SIGTERM was sent.", "It does not start, or does not answer"],
-  down: ["Does the server run, and is its url right?", "502 Bad Gateway"],
+  down: ["Does the server run and answer, and is its url right?", "502 Bad Gateway"],
   failing: ["Failures by reason says what to do about each.", "500 and above from the upstream"],
   refused: ["Nobody gets in: look at url, token and rate.", "An upstream refuses everything"],
   tasks: ["Read why: taskgate tasks prints the failed ones with their messages.", "Tasks fail"],
   certificate: ["Renew the file under the same name, and send SIGHUP.", "A certificate ends"],
-  store: ["Do not restart before it is back, or lose what it would keep.", "The store fails"],
+  stuck: ["Is the server stuck? taskgate tasks --status working shows them. Or they take so long.", "A task does not end"],
+  store: ["Does Redis run, and can it be reached? Do not restart taskgate before it is back.", "The store fails"],
   reload: ["The configuration before is in force.", "Reload refused"],
   memory: ["Raise index.memory_bytes_max, or look at what uses it up.", "Memory grows"],
   sockets: ["Raise limits.connections_max, or look at who connects.", "Too many open files"],
@@ -49,7 +54,7 @@ const DOES = { // about each kind of fault
 };
 const ENDS = ["failed", "completed", "cancelled", "lost", "other"];
 const SORTS = {
-  name: (u) => u.name, state: (u) => (u.state === "up" && (u.faults?.[0] || refuses(u)) ? 0.5 : ["down", "up", "not asked yet"].indexOf(u.state)),
+  name: (u) => u.name, state: (u) => (u.state === "up" && (u.faults?.[0] || Object.keys(u.wrong).length) ? 0.5 : ["down", "up", "not asked yet"].indexOf(u.state)),
   rate: (u) => -(u.rate?.[0] ?? 0), failing: (u) => -(u.failing?.[0] ?? -1), p95: (u) => -(u.p95?.[0] ?? -1), in_flight: (u) => -u.in_flight,
 };
 const byId = (id) => document.getElementById(id);
@@ -188,9 +193,14 @@ function show(status) {
   showRequests(status);
 }
 
+function advice(failure) { // about a reason: in words, what to do, and where more stands
+  const [name, code = ""] = failure.split(" ");
+  return REASONS[name + code] ?? REASONS[name === "UpstreamStatus" && code < 500 ? "UpstreamPath" : name];
+}
+
 function reason(r) {
-  const [name, code = ""] = r.failure.split(" ");
-  const [words, does, ...more] = REASONS[name === "UpstreamStatus" && code < 500 ? "UpstreamPath" : name];
+  const code = r.failure.split(" ")[1] ?? "";
+  const [words, does, ...more] = advice(r.failure);
   return [r.key, [
     { text: `${words} ${code}`, below: `${r.failure}, ${r.is_fault ? "counts" : "does not count"} as failing`,
       kind: r.counts[1] && r.is_fault ? "reason bad" : "reason" },
@@ -251,7 +261,7 @@ function named(names) {
   return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
 }
 
-const refuses = (u) => u.state !== "down" && u.refused?.[1] > 0.95 * u.asked?.[1]; // as the verdict has it
+const WRONG = { failing: "failing", refused: "refuses nearly all", limit: "near its limit" }; // beside its state
 
 function showUpstreams(status) {
   const by = SORTS[sort];
@@ -259,8 +269,8 @@ function showUpstreams(status) {
     by(one) < by(other) ? -1 : by(one) > by(other) ? 1 : SORTS.state(one) - SORTS.state(other));
   fill("upstreams", ordered.map((u) => [u.name, [
     wide(u.name, u.url),
-    { text: u.state + (refuses(u) ? ", refuses nearly all" : ""),
-      kind: refuses(u) ? "state warn" : { up: "state good", down: "state bad" }[u.state] ?? "state",
+    { text: [u.state, ...Object.keys(u.wrong).map((kind) => WRONG[kind])].filter(Boolean).join(", "),
+      kind: `state ${["bad", "warn"].find((level) => Object.values(u.wrong).includes(level)) ?? (u.state === "up" ? "good" : "")}`.trim(),
       below: `since ${when(u.since)}, ${ago(status.now - u.since)}${u.state === "down" ? `: ${u.why}` : ""}` },
     number(both(u.rate, rate)), { curve: u.curve ?? null, kind: "curve" }, number(both(u.failing, percent), u.failing?.[1]),
     number(both(u.p95, within)), number(`${count(u.in_flight)} of ${count(u.requests_max)}`, u.in_flight >= 0.8 * u.requests_max),
@@ -342,9 +352,9 @@ function wrong(item, { level, text, row, since, why, kind }) { // a fault, as a 
     [...byId(row[0]).rows].find((one) => one.dataset.key === row[1])?.scrollIntoView({ block: "center" });
     return false;
   };
-  const advice = child(item, 1, "small");
-  say(child(advice, 0, "span"), DOES[kind][0]);
-  refer(child(advice, 1, "a"), DOES[kind][1]);
+  const below = child(item, 1, "small"), [does, ...more] = row?.[0] === "reasons" ? advice(row[1].split("\n")[1]).slice(1) : DOES[kind];
+  say(child(below, 0, "span"), does);
+  refer(child(below, 1, "a"), ...more);
 }
 
 let arranged = true; // with tasks first: if something is wrong, it comes first
