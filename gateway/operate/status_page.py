@@ -148,9 +148,8 @@ class Page:
             ],
             **{name: list(getattr(metrics.recent, name)) for name in ("queries", "requests", "failures")},
         }
-        for upstream in shown["upstreams"]:
-            upstream["wrong"] = {fault.kind: fault.level for fault in _requests(upstream) if fault.level != "note"}
-        return {"verdict": _verdict(shown), **shown}
+        upstreams = [{**one, "wrong": _wrong(one)} for one in shown["upstreams"]]
+        return {"verdict": _verdict(shown), **shown, "upstreams": upstreams}
 
     def _reasons(self, counts: Mapping[Reason, list[int]]) -> list[dict[str, Any]]:
         """Why requests failed: first what does so now, there what clients could not help, there the most frequent."""
@@ -220,6 +219,10 @@ def _requests(upstream: Mapping[str, Any]) -> Iterator[Trouble]:
         yield Trouble(level, "refused", f"{name} refused {refused:,} of {asked:,} requests", **upstream["refusal"])
     if (share := upstream["in_flight"] / upstream["requests_max"]) >= _NEAR:
         yield Trouble("warn", "limit", f"Requests to {name}: {100 * share:.0f} % of the limit", row)
+
+
+def _wrong(upstream: Mapping[str, Any]) -> dict[str, str]:
+    return {fault.kind: fault.level for fault in _requests(upstream) if fault.level != "note"}
 
 
 def _faults(shown: Mapping[str, Any]) -> Iterator[Trouble]:
