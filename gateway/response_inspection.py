@@ -32,7 +32,7 @@ log = logging.getLogger("taskgate.request")
 
 # One of these stands in every event of interest. `\u` and `\/`: with escapes a name may be written in many ways.
 _MARKS: Final = (b"tasks/status", b'"error"', b"\\u", b"\\/", b"data: [", b"data:[")
-AWAITED: Final = (*_MARKS, b'"result"')
+AWAITED: Final = (b'"result"', *_MARKS)
 
 
 class Interceptor:
@@ -83,7 +83,8 @@ class Interceptor:
             # It may be the metadata of a resource, anywhere; servers write its head and its body together.
             return Inspector(self._metadata, nothing, edits=True, hold_bytes_max=DOCUMENT_BYTES_MAX, hold_s=0.5)
         is_initialize = pending.kind is RequestKind.INITIALIZE
-        if kind != EVENT_STREAM and not (pending.may_tell or (is_initialize and kind == JSON)):
+        may_tell = pending.kind in (RequestKind.TASKS, RequestKind.UNREAD) or (is_initialize and kind == JSON)
+        if kind != EVENT_STREAM and not may_tell:
             return None
         if is_initialize:
             self._session_id = response.headers.get(b"mcp-session-id")
@@ -99,30 +100,28 @@ class Interceptor:
         return move.document(data) if move is not None and is_resource_metadata(data) else data
 
     def _message(self, data: bytes) -> bytes:
-        return self._told(self._pending.message(data))
-
-    def _told(self, intercepted: Intercepted) -> bytes:
-        """Take in what a message tells, and return it as the client is to see it."""
-        if intercepted.response is not None:
-            self._exchange.error_code = jsonrpc.error_code(intercepted.response)
-            self._exchange.task_id = intercepted.task_id or self._exchange.task_id
-        self._take_in(intercepted)
-        return intercepted.seen
+        return self._take_in(self._pending.read(data, jsonrpc.parse(data)))
 
     def _unread(self) -> None:
         """Something passed unread. It may tell of any change, so the index may be out of date."""
         self._take_in(self._pending.unread())
 
-    def _take_in(self, intercepted: Intercepted) -> None:
-        caller = self._caller
+    def _take_in(self, intercepted: Intercepted) -> bytes:
+        """Take in what a message tells, and return it as the client is to see it."""
+        caller, observation = self._caller, intercepted.observation
+        task_id = None if observation is None else observation.task_id
+        if intercepted.response is not None:
+            self._exchange.error_code = jsonrpc.code_of(intercepted.response.error)
+            self._exchange.task_id = task_id or self._exchange.task_id
         if intercepted.not_advertised and not self._has_warned:
             self._has_warned = True
             log.warning("not advertised", extra={"upstream": caller.upstream.name, "why": intercepted.not_advertised})
-        if intercepted.observation or intercepted.server or intercepted.succeeds:
+        if observation is not None or intercepted.server is not None or intercepted.succeeds:
             opened = None if intercepted.server is None else caller.key_with(self._session_id or caller.session_id)
-            self._sessions.take_in(caller.key, intercepted, opened, caller.is_unique)
-            if (intercepted.succeeds or intercepted.task_id is not None) and not caller.is_unique:
+            self._sessions.take_in(caller.key, intercepted, opened, is_unique := caller.is_unique)
+            if (intercepted.succeeds or task_id is not None) and not is_unique:
                 caller.accept()
+        return intercepted.seen
 
 
 def nothing() -> None:

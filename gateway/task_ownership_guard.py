@@ -126,7 +126,7 @@ class OwnTasksInterceptor(Interceptor):
             return b""
         if self._exchange.authenticates:
             return data
-        seen = self._told(self._pending.read(data, message))
+        seen = self._take_in(self._pending.read(data, message))
         return data if self._caller.proof else seen
 
     def _made_unread(self, task_id: str) -> None:

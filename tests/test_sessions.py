@@ -6,6 +6,7 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway import config
@@ -13,7 +14,7 @@ from gateway.caller_identity import Key, ServerKey, Who
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.capabilities import Server
 from gateway.mcp.ids_in_messages import Made
-from gateway.mcp.task import NEVER, Moment, Stamp
+from gateway.mcp.task import NEVER, Moment, Stamp, Written
 from gateway.mcp.task_observations import Observation
 from gateway.owners.task_ids_seen_by_caller import Owners
 from gateway.tasks.capability_cache import CapabilityCache
@@ -39,7 +40,7 @@ class Clock:
 
 
 def told(*task_ids: str) -> Observation:
-    return Observation([(task_id, b"") for task_id in task_ids])
+    return Observation([(Written(task_id, "", "", ""), b"") for task_id in task_ids])
 
 
 def sessions(clock: Clock, **limits: Any) -> Sessions:
@@ -170,7 +171,7 @@ async def test_a_task_that_was_not_found_is_marked_by_an_answer_and_not_by_a_bro
     store = sessions(Clock())
     session, asked = stored(store, KEY), store.now()
     session.answered("t-1", None, Stamp(asked, asked.order, store.now().order), store.now())
-    store.observe(KEY, Observation([("t-1", b"")], is_told_to_all=True))
+    store.observe(KEY, msgspec.structs.replace(told("t-1"), is_told_to_all=True))
     assert not session.record.index.stale
     store.observe(KEY, told("t-1"))
     assert list(session.record.index.stale) == ["t-1"]
@@ -195,7 +196,7 @@ async def test_the_result_of_a_task_is_its_end_though_the_bytes_of_the_task_stan
     session = stored(store, KEY)
     raw, asked = shown(session, store.now(), status), asked_by_client(store, "tasks/result")
     said = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":%b}}' % raw
-    store.take_in(KEY, asked.message(said))
+    store.take_in(KEY, asked.read(said, jsonrpc.parse(said)))
     assert bool(session.record.index.stale) is is_marked
 
 
@@ -203,14 +204,14 @@ async def test_a_poll_that_shows_what_the_index_has_is_a_use() -> None:
     clock = Clock()
     store = sessions(clock, sessions_max=2, idle_timeout=10.0)
     session = stored(store, KEY)
-    raw = shown(session, store.now())
+    said = b'{"jsonrpc":"2.0","id":1,"result":%b}' % shown(session, store.now())
     stored(store, OTHER)
     for _ in range(3):
         clock.now += 9
-        store.take_in(KEY, asked_by_client(store, "tasks/get").message(b'{"jsonrpc":"2.0","id":1,"result":%b}' % raw))
+        store.take_in(KEY, asked_by_client(store, "tasks/get").read(said, jsonrpc.parse(said)))
     assert store.find(KEY) is session and store.find(OTHER) is None
     stored(store, OTHER)
-    store.take_in(KEY, asked_by_client(store, "tasks/get").message(b'{"jsonrpc":"2.0","id":1,"result":%b}' % raw))
+    store.take_in(KEY, asked_by_client(store, "tasks/get").read(said, jsonrpc.parse(said)))
     stored(store, strangers(1)[0])
     assert store.find(KEY) is session and store.find(OTHER) is None
 
@@ -281,7 +282,7 @@ def test_what_initialize_said_stays_while_a_client_polls_a_task_that_no_query_ha
     said = b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t-1","status":"working"}}'
     for _ in range(26 * 6):
         clock.now += 600
-        store.take_in(KEY, begin(request, store.now()).message(said))
+        store.take_in(KEY, begin(request, store.now()).read(said, jsonrpc.parse(said)))
     assert store.servers.get(KEY, is_use=False) is not None
 
 

@@ -177,7 +177,7 @@ class Client:
             raise NotAnswered(f"{url}{how}: {_shown(answer)}", status, fields=fields)
         raw = bytes(answer.result)
         if not raw:
-            code, said = jsonrpc.error_code(answer) or 0, bytes(jsonrpc.member(answer.error, "message"))
+            code, said = jsonrpc.code_of(answer.error) or 0, bytes(jsonrpc.member(answer.error, "message"))
             try:
                 words = one_line(value_of(said or b'"no words"', str))
             except ValueError:

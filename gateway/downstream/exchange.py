@@ -48,7 +48,7 @@ class Exchange:
         """Return a piece of a JSON body as it is. If it is a whole small message, note its JSON-RPC error."""
         if b'"error"' in piece and len(piece) <= SMALL_BYTES_MAX:
             message = jsonrpc.parse(piece)
-            self.error_code = jsonrpc.error_code(message) if message is not None else None
+            self.error_code = jsonrpc.code_of(message.error) if message is not None else None
         return piece
 
     def inform(self, status: int, reason: bytes, headers: Headers) -> None:

@@ -98,7 +98,7 @@ def parse(data: bytes | bytearray) -> Message | None:
         return None  # other JSON
     except UNREADABLE:
         message = decoded(_lenient, rewritten(data) or b"")
-    if message is not None and bytes(message.error) == b"null":  # some servers write it into every response
+    if message is not None and len(message.error) and bytes(message.error) == b"null":  # some servers always write it
         message.error = ABSENT
     return message
 
@@ -286,13 +286,7 @@ class _Error(msgspec.Struct):
 _error = msgspec.json.Decoder(_Error)
 
 
-def error_code(response: Message) -> int | None:
-    """The code of an error response; None for any other message."""
-    return code_of(response.error)
-
-
 def code_of(error: msgspec.Raw | bytes) -> int | None:
-    if not bytes(error):
-        return None  # as nearly always: to find it out by an exception takes long
+    """The code of the error of a response; None if it has none."""
     found = decoded(_error, error)
     return None if found is None else found.code

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gateway.mcp.jsonrpc import UNREADABLE, decoded, text
+from gateway.mcp.jsonrpc import ABSENT, UNREADABLE, decoded, text
 
 STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
@@ -103,21 +103,23 @@ class Task(msgspec.Struct, gc=False):
 
 
 class Written(msgspec.Struct):
-    """The fields of nearly all tasks, as they were written. `ttl` is in milliseconds."""
+    """The fields of nearly all tasks, as they were written. `ttl` is in milliseconds, `meta` belongs to a message."""
 
     taskId: str
     status: str
     createdAt: str
     lastUpdatedAt: str
     ttl: float | None = None
+    meta: msgspec.Raw = msgspec.field(default=ABSENT, name="_meta")
 
 
 class _Any(msgspec.Struct):
     taskId: str
     status: str
-    createdAt: msgspec.Raw = msgspec.Raw(b"")
-    lastUpdatedAt: msgspec.Raw = msgspec.Raw(b"")
+    createdAt: msgspec.Raw = ABSENT
+    lastUpdatedAt: msgspec.Raw = ABSENT
     ttl: msgspec.Raw = msgspec.Raw(b"null")
+    meta: msgspec.Raw = msgspec.field(default=ABSENT, name="_meta")
 
 
 _plain = msgspec.json.Decoder(Written)
@@ -153,7 +155,7 @@ def read(raw: bytes | msgspec.Raw) -> Written:
         wire = _any.decode(raw)
         created = text(wire.createdAt) or ""
         updated = (text(wire.lastUpdatedAt) or "") if bytes(wire.lastUpdatedAt) else created
-        return Written(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
+        return Written(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl), wire.meta)
 
 
 def told_instant(text: str) -> Instant:

@@ -6,14 +6,14 @@ Source: DESIGN 6.4, 6.5; tasks specification, Protocol Messages and Protocol Err
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.task import TaskError
+from gateway.mcp.task import TaskError, Written
 
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
 RELATED: Final = "io.modelcontextprotocol/related-task"  # in `_meta`, as of a response to `tasks/result`
@@ -23,12 +23,16 @@ _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, 
 _PAGE_OBJECTS_MAX: Final = 100_000  # on a page above `_SMALL_PAGE_BYTES`: each takes time and memory
 
 
+Shown: TypeAlias = tuple[Written, bytes]
+"""A task as it is shown, and its raw JSON; that is empty if only the id is known."""
+
+
 class Observation(msgspec.Struct):
     """What passed says: tasks in a state; that one was made, has ended, may be gone; that all is in doubt."""
 
-    shown: Sequence[tuple[str, bytes]] = ()  # ids, and raw tasks
+    shown: Sequence[Shown] = ()
     made: str | None = None
-    made_raw: bytes = b""  # the task that was made
+    made_as: Shown | None = None  # the task that was made
     tool: str = ""  # that its request called; else the method of its request
     method: str | None = None  # of the request that made it, or was denied it
     ended: str | None = None
@@ -43,14 +47,16 @@ class Observation(msgspec.Struct):
     @property
     def shown_ids(self) -> list[str]:
         """The ids of the tasks that are there by what it says."""
-        return [*(task_id for task_id, _ in self.shown), *(i for i in (self.made, self.ended) if i is not None)]
+        if self.shown:
+            return [task.taskId for task, _ in self.shown]
+        return [task_id for task_id in (self.made, self.ended) if task_id is not None]
 
     @property
     def task_id(self) -> str | None:
         """The id of the one task that it shows or says to be made; None if there is none, or several."""
         if self.made is not None:
             return self.made
-        return self.shown[0][0] if len(self.shown) == 1 else None
+        return self.shown[0][0].taskId if len(self.shown) == 1 else None
 
 
 def of_response(request: ClientMessage | None, response: Message) -> Observation | None:
@@ -72,8 +78,9 @@ def _of_tasks(request: ClientMessage | None, response: Message) -> Observation |
     method = None if request is None else request.method
     is_one = method in ("tasks/get", "tasks/cancel")
     if not is_one and method != "tasks/list" and bytes(made := jsonrpc.member(response.result, "task")):
-        made_id, raw = _state(made)
-        return Observation(made=made_id, made_raw=raw, tool="" if request is None else request.tool, method=method)
+        shown = _state(made)
+        tool = "" if request is None else request.tool
+        return Observation(made=shown[0].taskId, made_as=shown, tool=tool, method=method)
     if method == "tasks/list" or (method is None and bytes(jsonrpc.member(response.result, "tasks"))):
         raws, _ = parse_page(response)
         if len(raws) > _TASKS_READ_MAX:
@@ -82,7 +89,7 @@ def _of_tasks(request: ClientMessage | None, response: Message) -> Observation |
     if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), RELATED)):
         return _of_result(named(related), response)
     if is_one or method is None:
-        return Observation([_state(jsonrpc.without_meta(bytes(response.result)))], is_got=method == "tasks/get")
+        return Observation([_state(response.result, is_alone=True)], is_got=method == "tasks/get")
     return None
 
 
@@ -95,14 +102,14 @@ def of_large(request: ClientMessage | None, response: Message) -> Observation | 
         return Observation(doubt=True)
     if method == "tasks/result":
         return Observation(ended=task_id)
-    return Observation([(task_id, b"")], is_got=method == "tasks/get")
+    return Observation([(Written(task_id, "", "", ""), b"")], is_got=method == "tasks/get")
 
 
 def of_notification(message: Message) -> Observation | None:
     if message.method != STATUS_NOTIFICATION or message.is_request:
         return None
     try:
-        return Observation([_state(jsonrpc.without_meta(bytes(message.params)))], is_told_to_all=True)
+        return Observation([_state(message.params, is_alone=True)], is_told_to_all=True)
     except TaskError:
         return Observation(doubt=True)
 
@@ -130,10 +137,6 @@ class _Entry(msgspec.Struct, gc=False):
     taskId: str
 
 
-class _Stated(_Entry, gc=False):
-    status: str
-
-
 class _Entries(msgspec.Struct):
     tasks: list[_Entry]
 
@@ -141,7 +144,6 @@ class _Entries(msgspec.Struct):
 _page = msgspec.json.Decoder(_ListResult)
 _entries = msgspec.json.Decoder(_Entries)
 _entry = msgspec.json.Decoder(_Entry)
-_task = msgspec.json.Decoder(_Stated)
 
 
 def has_failed(result: msgspec.Raw) -> bool:
@@ -159,7 +161,7 @@ def _of_result(task_id: str | None, response: Message) -> Observation | None:
 
 
 def _of_error(request: ClientMessage | None, response: Message) -> Observation | None:
-    may_deny = jsonrpc.error_code(response) in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND)
+    may_deny = jsonrpc.code_of(response.error) in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND)
     if request is None:
         return Observation(doubt=True) if may_deny else None  # a task may be gone
     if (task_id := request.task_id) is None:
@@ -167,12 +169,18 @@ def _of_error(request: ClientMessage | None, response: Message) -> Observation |
     return Observation(denied=task_id, method=request.method) if may_deny else Observation(failed=task_id)
 
 
-def _state(raw: bytes | msgspec.Raw) -> tuple[str, bytes]:
-    """The id of a task, and its raw JSON. Raises TaskError if it is no task, or its id may be another."""
-    entry = jsonrpc.decoded(_task, raw)
-    if entry is None or len(entry.taskId) > task.ID_CHARS_MAX or jsonrpc.REPLACEMENT in entry.taskId:
-        raise TaskError("no task")
-    return entry.taskId, bytes(raw)
+def _state(raw: msgspec.Raw, is_alone: bool = False) -> Shown:
+    """A task, and its raw JSON. Raises TaskError if it is none, or its id may be another.
+
+    `is_alone`: it stands in its message as a result, or as params, whose `_meta` belongs to the message.
+    """
+    try:
+        shown = task.read(raw)
+    except jsonrpc.UNREADABLE:
+        raise TaskError("no task") from None
+    if len(shown.taskId) > task.ID_CHARS_MAX or jsonrpc.REPLACEMENT in shown.taskId:
+        raise TaskError("its id may be another")
+    return shown, jsonrpc.without_meta(bytes(raw)) if is_alone and len(shown.meta) else bytes(raw)
 
 
 def named(names: msgspec.Raw) -> str | None:

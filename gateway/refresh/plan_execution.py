@@ -130,7 +130,7 @@ class Refresh(ABC):
             return
         now = self._sessions.now()
         told = Stamp(asked, asked.order, now.order, is_own=True)
-        if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
+        if jsonrpc.code_of(response.error) == jsonrpc.METHOD_NOT_FOUND:
             self._record.stop_asking_by_id(now, self._ages.full_crawl_interval_s)
             return
         self._accept(told)
@@ -164,7 +164,7 @@ class Refresh(ABC):
                 if refused.status in (401, 403, 429) or (answer := refused.answer) is None:
                     raise
                 response = answer
-            code = jsonrpc.error_code(response)
+            code = jsonrpc.code_of(response.error)
             if code not in doubtful:
                 break
         is_known = code != jsonrpc.METHOD_NOT_FOUND or self._session.key.server in self._sessions.know_get

@@ -171,7 +171,7 @@ class Crawler:
         if bytes(response.error):
             if cursor is None:
                 raise UpstreamFailed(bytes(response.error))
-            self._refused_with = f"error {jsonrpc.error_code(response)}"
+            self._refused_with = f"error {jsonrpc.code_of(response.error)}"
             return None
         try:
             raws, following = task_observations.parse_page(response)

@@ -34,7 +34,7 @@ from gateway.stdio.line_channel import UNANSWERED_MAX, LargeLine, Passed, StdioC
 from gateway.stdio.line_splitter import Line, LineParser, Sight
 from gateway.stdio.standard_streams import Outlet, PipeSource
 from gateway.tasks.capability_cache import CapabilityCache
-from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
+from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.session_indexes import Sessions
 from gateway.transport.memory_budget import Buffers, Reservation
 
@@ -207,7 +207,7 @@ class StdioProxy:
             passed = self._unanswered.take(message_id)
             pending = _pending(passed)
             intercepted = pending.read(line.raw, message)
-            self._ended(passed, jsonrpc.error_code(message), intercepted.task_id)
+            self._ended(passed, jsonrpc.code_of(message.error), intercepted.task_id)
             self._take_in(intercepted)
             line.raw = intercepted.seen
         return False
@@ -246,7 +246,7 @@ class StdioProxy:
 
 def _pending(passed: Passed | None) -> Pending:
     if passed is None or not passed.is_clear:
-        return UNMATCHED if passed is None else UNMATCHED._replace(asked=passed.at)
+        return UNMATCHED if passed is None else Pending(RequestKind.UNREAD, None, passed.at)
     return begin(passed.request, passed.at, passed.misspelt)
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Container
 from typing import Final, TypeAlias
 
 import msgspec
-from cachetools import TTLCache
 
 from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.capabilities import Server
+from gateway.owners.eviction import Space, Storable, Stored
 from gateway.tasks.index import METHOD_CHARS_MAX
 
 CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
@@ -18,43 +18,56 @@ OfAll: TypeAlias = tuple[ServerKey, bytes, bytes]
 """A session, for every identity: a token may be renewed in the middle of one."""
 
 
+class _Said(Storable[OfAll]):
+    size_bytes = 0  # only their number is limited
+
+    def __init__(self, key: OfAll, server: Server) -> None:
+        self.key, self.server = key, server
+        self.told_at = float("-inf")
+
+
 class CapabilityCache:
     def __init__(self, clock: Callable[[], float], tell: Callable[[OfAll, Server], None] | None = None) -> None:
         """`tell` is told what `initialize` said, and again at intervals while the session is in use."""
-        self._servers: TTLCache[OfAll, Server] = TTLCache(CAPABILITIES_MAX, CAPABILITIES_IDLE_S, timer=clock)
-        self._told: TTLCache[OfAll, None] = TTLCache(CAPABILITIES_MAX, CAPABILITIES_IDLE_S / TOLD_AGAIN, timer=clock)
+        self._clock = clock
+        self._said: Stored[OfAll, _Said] = Stored(Space(0, CAPABILITIES_MAX, CAPABILITIES_IDLE_S))
         self._tell = tell
         self.may_filter = True  # else the gateway answers for those too that filter by themselves
 
     def note(self, key: Key, server: Server) -> None:
         # The list of task methods may take 64 KiB. Only a single method is ever used.
         methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
-        self._told.pop(key.of_all, None)
-        self._use(key.of_all, msgspec.structs.replace(server, methods=methods if len(methods) == 1 else ()))
+        self._put(key, msgspec.structs.replace(server, methods=methods if len(methods) == 1 else ()))
+        self.get(key)
 
     def hear(self, key: Key, server: Server) -> None:
         """Another replica has told what `initialize` said."""
-        self._servers.setdefault(key.of_all, server)
+        if self.get(key, is_use=False) is None:
+            self._put(key, server)
+
+    def _put(self, key: Key, server: Server) -> None:
+        now = self._clock()
+        self._said.expire(now)
+        self._said.take_out(key.of_all)
+        self._said.use(_Said(key.of_all, server), now)
 
     def all(self) -> list[tuple[OfAll, Server]]:
-        return list(self._servers.items())
+        return [(said.key, said.server) for said in self._said.all()]
 
     def end(self, key: Key) -> None:
-        self._servers.pop(key.of_all, None)
-        self._told.pop(key.of_all, None)
+        self._said.take_out(key.of_all)
 
     def get(self, key: Key, is_use: bool = True) -> Server | None:
         """The server of a session, None if its `initialize` was not seen. `is_use`: it counts as used now."""
-        server = self._servers.get(key.of_all)
-        if server is not None and is_use:
-            self._use(key.of_all, server)
-        return server
-
-    def _use(self, of_all: OfAll, server: Server) -> None:
-        self._servers[of_all] = server
-        if self._tell is not None and of_all not in self._told:
-            self._told[of_all] = None
-            self._tell(of_all, server)
+        said, now = self._said.get(key.of_all), self._clock()
+        if said is None or now - said.used_at >= CAPABILITIES_IDLE_S:
+            return None
+        if is_use:
+            self._said.touch(said, now)
+            if self._tell is not None and now - said.told_at >= CAPABILITIES_IDLE_S / TOLD_AGAIN:
+                said.told_at = now
+                self._tell(said.key, said.server)
+        return said.server
 
     def native(self, key: Key) -> Server | None:
         """The server of a session, if it filters its lists by itself. The session counts as used now."""
@@ -62,5 +75,5 @@ class CapabilityCache:
         return server if self.may_filter and server is not None and not server.filtered_here else None
 
     def forget(self, servers: Container[ServerKey]) -> None:
-        for key in [key for key in self._servers if key[0] in servers]:
-            self._servers.pop(key, None)
+        for key in [said.key for said in self._said.all() if said.key[0] in servers]:
+            self._said.take_out(key)

@@ -14,7 +14,7 @@ No message is changed but the result of `initialize` (DESIGN 4), and of a `tasks
 """
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -27,7 +27,7 @@ from gateway.mcp.task_observations import Observation
 from gateway.query import criteria
 
 
-class Intercepted(NamedTuple):
+class Intercepted(msgspec.Struct):
     """What a message says. `seen`: the message as the client is to see it."""
 
     seen: bytes
@@ -44,10 +44,6 @@ class Intercepted(NamedTuple):
         return None if self.observation is None else self.observation.task_id
 
 
-def _is_of_tasks(method: str | None) -> bool:
-    return method is not None and method.startswith("tasks/")
-
-
 class RequestKind(Enum):
     INITIALIZE = "initialize"
     TASKS = "tasks"
@@ -56,7 +52,7 @@ class RequestKind(Enum):
     PLAIN = "plain"
 
 
-class Pending(NamedTuple):
+class Pending(msgspec.Struct, frozen=True):
     """A request that passed at the moment `asked`, until it is answered. A resumed stream answers several."""
 
     kind: RequestKind
@@ -66,24 +62,16 @@ class Pending(NamedTuple):
     misspelt: tuple[str, ...] = ()  # names of a `tasks/list` that are nearly criteria
 
     @property
-    def may_tell(self) -> bool:
-        return self.kind in (RequestKind.TASKS, RequestKind.UNREAD)
-
-    @property
     def may_edit(self) -> bool:
         """Whether `message` may return other bytes than it was given."""
         return self.kind in (RequestKind.INITIALIZE, RequestKind.RESUMED) or bool(self.misspelt)
 
-    def message(self, data: bytes) -> Intercepted:
-        """What a message says that comes while the request is pending."""
-        return self.read(data, jsonrpc.parse(data))
-
     def read(self, data: bytes, message: Message | None) -> Intercepted:
-        """The same of one that was parsed."""
+        """What a message says that comes while the request is pending; None: there is none in the data."""
         is_large = len(data) > READ_BYTES_MAX
         if message is None:
             may_be = jsonrpc.looks_like_messages if is_large else jsonrpc.may_be_messages
-            return UNREAD._replace(seen=data) if may_be(data) else Intercepted(data)
+            return Intercepted(data, Observation(doubt=True) if may_be(data) else None)
         if not message.is_response:
             is_told = message.method == task_observations.STATUS_NOTIFICATION
             said = Observation(doubt=True) if is_large and is_told else task_observations.of_notification(message)
@@ -97,24 +85,25 @@ class Pending(NamedTuple):
         if self.kind is not RequestKind.INITIALIZE:
             of_response = task_observations.of_large if is_large else task_observations.of_response
             observation = of_response(self.request, message)
-            succeeds = bytes(message.error) == b"" and _is_of_tasks(self.request.method if self.request else None)
+            method = "" if self.request is None else self.request.method or ""
+            succeeds = not len(message.error) and method.startswith("tasks/")
         intercepted = Intercepted(data, observation, self.asked, None, message, succeeds)
         if self.misspelt:
-            return intercepted._replace(seen=_naming(data, message, self.misspelt))
-        if self.may_edit:
-            intercepted = _advertised(intercepted, message, is_certain=self.kind is RequestKind.INITIALIZE)
+            intercepted.seen = _naming(data, message, self.misspelt)
+        elif self.may_edit:
+            _advertise(intercepted, message, is_certain=self.kind is RequestKind.INITIALIZE)
         return intercepted
 
     def unread(self) -> Intercepted:
         """What a message says that cannot be read, and comes while the request is pending."""
         why = "a response to initialize cannot be read: too large, or encoded"
-        return UNREAD._replace(not_advertised=why) if self.kind is RequestKind.INITIALIZE else UNREAD
+        is_initialize = self.kind is RequestKind.INITIALIZE
+        return Intercepted(b"", Observation(doubt=True), not_advertised=why if is_initialize else "")
 
 
 PLAIN: Final = Pending(RequestKind.PLAIN)
 RESUMED: Final = Pending(RequestKind.RESUMED)
 UNMATCHED: Final = Pending(RequestKind.UNREAD)  # which request a response answers
-UNREAD: Final = Intercepted(b"", Observation(doubt=True))
 READ_BYTES_MAX: Final = 1 << 20  # of a larger message only the id is read, and whether it is a result
 
 
@@ -140,9 +129,8 @@ def _naming(data: bytes, message: Message, misspelt: tuple[str, ...]) -> bytes:
     return jsonrpc.insert(data, ("result", "_meta"), "taskgate/ignored", names) if meta[:1] == b"{" else data
 
 
-def _advertised(intercepted: Intercepted, message: Message, is_certain: bool) -> Intercepted:
+def _advertise(intercepted: Intercepted, message: Message, is_certain: bool) -> None:
     try:
-        seen, server = capabilities.advertise(intercepted.seen, message, criteria.capability)
+        intercepted.seen, intercepted.server = capabilities.advertise(intercepted.seen, message, criteria.capability)
     except capabilities.NotAdvertised as why:
-        return intercepted._replace(not_advertised=str(why) if is_certain else "")
-    return intercepted._replace(seen=seen, server=server)
+        intercepted.not_advertised = str(why) if is_certain else ""

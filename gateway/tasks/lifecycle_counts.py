@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from gateway.caller_identity import Key, ServerKey
-from gateway.mcp import jsonrpc, task
-from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Moment, Task, told_instant
+from gateway.mcp import task
+from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Moment, Task, Written, told_instant
 from gateway.mcp.task_observations import Observation
 
 LIVE_MAX: Final = 100_000  # that are known one by one
@@ -95,10 +95,11 @@ class Lives:
         self._round: list[list[int]] = []  # that `sweep` has yet to look at
 
     def take_in(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
-        for _, raw in said.shown:
-            self._see(key, raw, None, said)
-        if said.made is not None:
-            self._see(key, said.made_raw, said.tool)
+        for shown, raw in said.shown:
+            if raw:  # else only its id was read
+                self._see(key, shown, raw, None, said)
+        if said.made_as is not None:
+            self._see(key, *said.made_as, said.tool)
         if said.ended is not None:
             self._fetched(key, said.ended, said.has_failed, asked)
         if said.denied is not None and said.method == "tasks/get":  # one that has ended cannot be cancelled either
@@ -114,7 +115,7 @@ class Lives:
             if life is not None and life.series[2] == each.status:
                 life.seen_s, life.viewer = now, key
             elif life is not None or not each.is_terminal:
-                self._see(key, each.raw)
+                self._see(key, task.read(each.raw), each.raw)
 
     def gone(self, key: Key, task_id: str, asked: Moment | None) -> None:
         """The server says to a caller, who asked for it at `asked`, that a task is not there."""
@@ -133,10 +134,8 @@ class Lives:
             life.viewer = key
             self._end(number, life, _Past(life.created, self.unix_time(), "failed" if has_failed else "completed"))
 
-    def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, said: Observation = _NOTHING) -> None:
+    def _see(self, key: Key, shown: Written, raw: bytes, tool: str | None = None, said: Observation = _NOTHING) -> None:
         """A task is shown so. `tool` is None unless this is the result that made it."""
-        if (shown := _read(raw)) is None:
-            return
         number, status = _number(key, shown.taskId), _STATUS.get(shown.status, OTHER)
         if (life := self._lives.get(number)) is not None:
             life.seen_s = self._clock()
@@ -180,7 +179,7 @@ class Lives:
             self._end(number, life, past)
 
     def _begin(
-        self, key: Key, number: int, created: Instant, shown: task.Written, tool: str | None, said: Observation
+        self, key: Key, number: int, created: Instant, shown: Written, tool: str | None, said: Observation
     ) -> _Life | None:
         """A new life, not counted yet. None if there is no room for it, or its server has gone in a reload."""
         if key.server not in self._servers:
@@ -284,20 +283,13 @@ class Lives:
         self.lookups_failed.update({(name,): self.lookups_failed[name,] for name in upstreams})
 
 
-def _read(raw: bytes | msgspec.Raw) -> task.Written | None:
-    try:
-        return task.read(raw)
-    except jsonrpc.UNREADABLE:
-        return None
-
-
-def _end_of(shown: task.Written, raw: bytes | msgspec.Raw, created: Instant, now: float) -> _Past:
-    updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in bytes(raw) else UNKNOWN
+def _end_of(shown: Written, raw: bytes, created: Instant, now: float) -> _Past:
+    updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in raw else UNKNOWN
     until_s = now if updated == UNKNOWN else _unix_s(max(updated, told_instant(shown.createdAt)))
     return _Past(created, until_s, shown.status, _span_s(created, updated, now))
 
 
-def _since_s(shown: task.Written, began_s: float, now: float) -> float:
+def _since_s(shown: Written, began_s: float, now: float) -> float:
     """Since when a task is in its status: at work since it was made."""
     waits = shown.status == "input_required"
     return min(max(began_s, _unix_s(told_instant(shown.lastUpdatedAt))), now) if waits else began_s

@@ -155,7 +155,7 @@ class Record:
 
     @property
     def size_bytes(self) -> int:
-        return self.index.size_bytes + sum(text_bytes(cursor) for cursor in self.known.cursors if cursor is not None)
+        return self.index.size_bytes + sum([text_bytes(cursor) for cursor in self.known.cursors if cursor is not None])
 
     @property
     def as_of(self) -> Moment:

@@ -65,9 +65,9 @@ class Session(Storable[Key]):
     def observe(self, said: Observation, asked: Moment | None, now: Moment) -> None:
         """Take in what passed: the answer to a request made at `asked`, or a message that answers no request."""
         record, named = self.record, Named.TO_ALL if said.is_listed or said.is_told_to_all else Named.TO_CALLER
-        for task_id, raw in said.shown:
-            if not (said.is_told_to_all and task_id in record.index.gone):  # mcp-go tells every session of every task
-                record.tell(task_id, raw, asked, now, named)
+        for task, raw in said.shown:
+            if not (said.is_told_to_all and task.taskId in record.index.gone):  # mcp-go tells all sessions of all tasks
+                record.tell(task.taskId, raw, asked, now, named)
         if said.made is not None:
             record.mark(said.made, now, method=said.method, made=now.order)
         if said.ended is not None:
@@ -79,7 +79,7 @@ class Session(Storable[Key]):
         if said.doubt:
             record.doubt(now)
         if not said.is_told_to_all and (names := said.shown_ids):
-            is_there_again = any(task_id in record.index.gone for task_id in names)
+            is_there_again = not record.index.gone.keys().isdisjoint(names)
             self._seen.note(self.owners, names, now, made=said.made is not None or is_there_again)
 
     def ask_by_id(self) -> None:
@@ -306,7 +306,11 @@ class Sessions:
         if said.is_got:
             self.know_get.add(key.server)
             session.ask_by_id()
-        (self.accept if shows else self.keep)(session)
+        if not shows:
+            self.keep(session)
+        else:
+            self._unaccepted.take(key)
+            self._stored.use(session, self._clock())
 
     def take_in(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:
         """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it.

@@ -19,7 +19,7 @@ FAULTS: Final = faults({
     "a request that was put off is not repeated": (r"(?<=pause_s = )refused\.retry_after_s", "None"),
     # ---- what is marked ----
     "notifications mark nothing": (r"\w+\.of_notification\(\w+\)", "None"),
-    "an answer to a client marks nothing": (r"(?<=for task_id, raw in )said\.shown(?=:\n\s+if not \(said)", "()"),
+    "an answer to a client marks nothing": (r"(?<=for task, raw in )said\.shown(?=:\n\s+if not \(said)", "()"),
     "a mark is made at the request, not at the answer": (
         r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
     ),
@@ -52,7 +52,7 @@ FAULTS: Final = faults({
         r"(?<=if not )message\.is_response(?=:\n\s+is_told)", "(message.is_response and message.is_strict)"
     ),
     "a response that is no JSON puts nothing in doubt": (
-        r"may_be\(data\)(?= else Intercepted)", "False"
+        r"may_be\(data\)(?= else None)", "False"
     ),
     "a refusal drops the index": (r"(?=session\.record\.known\.refused = self\.now)", "session.clear(); "),
     "a refusal hides nothing": (r"(?<=if )status in REFUSALS(?=:)", "False"),
@@ -98,7 +98,7 @@ FAULTS: Final = faults({
         r"(?<=if )is_made(:\n\s+return) before\.is_counted.*", r"True\1 False"
     ),
     "each session that sees a task counts it": (r"hash\(\(key\.server, task_id\)\)", "hash((*key, task_id))"),
-    "an answer to a client ends no task": (r"(?<=for _, raw in )said\.shown", "()"),
+    "an answer to a client ends no task": (r"(?<=for shown, raw in )said\.shown", "()"),
     "an answer to a client ends a refusal": (
         r"(?=self\.renew\(before, asked)", "self.known.refused = 0; "
     ),

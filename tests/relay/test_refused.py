@@ -36,7 +36,7 @@ def kept(rig: Rig) -> dict[str, Any]:
     notes = {
         "stored": [session.key for session in sessions._stored.all()],
         "in use": list(sessions._unaccepted),
-        "servers": list(sessions.servers._servers),
+        "servers": list(sessions.servers._said.all()),
         "drifts": [
             len(pool.context.drift.sessions) for pool in app._pools.of.values() if len(pool.context.drift.sessions)
         ],

@@ -262,4 +262,4 @@ CODES = {
 
 def test_the_code_of_an_error() -> None:
     for error, code in CODES.items():
-        assert jsonrpc.error_code(plain.parsed(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error)) == code
+        assert jsonrpc.code_of(plain.parsed(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error).error) == code

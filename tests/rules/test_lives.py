@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.caller_identity import Key, ServerKey
+from gateway.mcp import jsonrpc, task
 from gateway.mcp.task import TERMINAL, Moment, parse
-from gateway.mcp.task_observations import Observation
+from gateway.mcp.task_observations import Observation, Shown
 from gateway.operate.metrics import Metrics
 from gateway.operate.recent_rates import quantile
 from gateway.operate.task_metrics import SeenTasks, age_s
@@ -45,6 +46,10 @@ def at(seconds: int) -> str:
 CREATED, LATER = at(0), at(600)
 
 
+def seen_as(data: bytes) -> Shown:
+    return task.read(data), data
+
+
 class Play:
     """Lives on a clock of the test's, and what is told to them."""
 
@@ -55,11 +60,11 @@ class Play:
         self.lives.keep([UP, *map(ServerKey, ("other", "stays"))])
 
     def made(self, task_id: str = "t", tool: str = "render", key: Key = ANN, **more: Any) -> None:
-        said = Observation(made=task_id, made_raw=raw(task_id, **more), tool=tool)
+        said = Observation(made=task_id, made_as=seen_as(raw(task_id, **more)), tool=tool)
         self.lives.take_in(key, said)
 
     def shown(self, status: str, task_id: str = "t", key: Key = ANN, how: str = "", **more: Any) -> None:
-        tasks = [(task_id, raw(task_id, status, **more))]
+        tasks = [seen_as(raw(task_id, status, **more))]
         said = Observation(tasks, is_listed=how == "listed", is_told_to_all=how == "to all")
         self.lives.take_in(key, said)
 
@@ -212,7 +217,8 @@ def test_what_was_asked_before_a_life_was_first_seen_does_not_end_it(play: Play)
     play.ended("t", NOW_S)
     play.lives.gone(ANN, "t", Moment(0, NOW_S))
     request = plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/result","params":{"taskId":"t"}}')
-    said = begin(request, Moment(0, NOW_S)).message(b'{"jsonrpc":"2.0","id":1,"result":{}}')
+    data = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    said = begin(request, Moment(0, NOW_S)).read(data, jsonrpc.parse(data))
     assert said.observation is not None
     play.lives.take_in(ANN, said.observation, said.asked)
     play.counts("render started 2", "render lost 1", "render working 1")
@@ -359,7 +365,7 @@ def test_what_a_reload_has_taken_away_did_not_happen_backwards() -> None:
     def happens(count: int) -> None:
         for number in range(count):
             for upstream in ("up", "stays"):
-                said = Observation(made=f"{number}", made_raw=raw(f"{number}"), tool="render")
+                said = Observation(made=f"{number}", made_as=seen_as(raw(f"{number}")), tool="render")
                 metrics.lives.take_in(ANN._replace(server=ServerKey(upstream)), said)  # type: ignore[union-attr]
 
     def created(upstream: str) -> list[int]:
@@ -401,9 +407,9 @@ def test_whatever_is_told_each_life_begins_once_and_ends_once(steps: list[Any]) 
         elif what == "told":
             lives.told(key, [parse(data)])
         elif what == "made":
-            lives.take_in(key, Observation(made=task_id, made_raw=data, tool=tool))
+            lives.take_in(key, Observation(made=task_id, made_as=seen_as(data), tool=tool))
         elif what in ("shown", "listed"):
-            lives.take_in(key, Observation([(task_id, data)], is_listed=what == "listed"))
+            lives.take_in(key, Observation([seen_as(data)], is_listed=what == "listed"))
         elif what == "denied":
             lives.take_in(key, Observation(denied=task_id, method="tasks/get"))
         else:

@@ -35,10 +35,10 @@ def error(code: int) -> bytes:
 
 def told(pending: Pending, data: bytes) -> str:
     """What a message says, in a few words."""
-    heard = pending.message(data)
+    heard = pending.read(data, jsonrpc.parse(data))
     said: Observation = heard.observation or Observation()
     words = [
-        *(f"{i} shown" for i, _ in said.shown),
+        *(f"{task.taskId} shown" for task, _ in said.shown),
         *([f"{said.made} made by {said.method or 'unknown'}"] if said.made is not None else []),
         *([f"{said.ended} ended"] if said.ended is not None else []),
         *([f"{said.denied} denied"] if said.denied is not None else []),
@@ -162,7 +162,7 @@ def test_of_a_page_of_any_size_every_task_is_told_or_all_are_in_doubt(count: int
 
 def test_only_the_capability_goes_into_initialize() -> None:
     data = result(CAPABLE)
-    heard = INITIALIZE.message(data)
+    heard = INITIALIZE.read(data, jsonrpc.parse(data))
     at = next(i for i, (one, other) in enumerate(zip(heard.seen, data, strict=False)) if one != other)
     assert data.startswith(heard.seen[:at]) and data.endswith(heard.seen[at - len(data) :])
     assert heard.server is not None and heard.server.methods == ("tools/call",)
