@@ -145,7 +145,8 @@ class Document:
         if isinstance(node, yaml.ScalarNode) and "${" in node.value:
             if (text := self.expanded(node.value, path)) is None:
                 return _FAULTY
-            tries = [text, _plain(text)]
+            tag = yaml.SafeLoader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+            tries = [text, _constructed(yaml.ScalarNode(tag, text))]
         for value in tries:
             if value is None and nullable:
                 return None
@@ -222,12 +223,6 @@ def _parts(kind: Any) -> tuple[Any, Callable[[object], object] | None, bool, boo
         [kind] = [each for each in get_args(kind) if each is not NoneType]
     kind, noted, *_ = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
     return kind, noted if callable(noted) else None, nullable, isinstance(noted, str)
-
-
-def _plain(text: str) -> object:
-    """The value of text without quotes in YAML."""
-    tag = yaml.SafeLoader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-    return _constructed(yaml.ScalarNode(tag, text))
 
 
 def _constructed(node: yaml.Node) -> object:

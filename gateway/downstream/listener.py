@@ -10,6 +10,7 @@ aiohttp's server is not used (DESIGN 10): 3.14.5 makes a chunked request's last 
 import asyncio
 import logging
 import os
+import resource
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -127,10 +128,6 @@ class Listener:
 
 def connections_kept(connections_max: int) -> int:
     """Raise the limit of descriptors, two for a client, as allowed. Returns how many clients can be connected."""
-    try:
-        import resource
-    except ImportError:  # not Unix, so there is no such limit to raise
-        return connections_max
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections_max + _RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:

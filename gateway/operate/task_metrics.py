@@ -52,13 +52,15 @@ class SeenTasks(Collector):
             before, after = (counts.get((upstream, tool, status), 0) for counts in (since, now))
             return after - before if after >= before else after
 
-        live = [series for status in _LIVE if lives.live.get(series := (upstream, tool, status))]
+        live = {status: at.values() for status in _LIVE if (at := lives.live.get((upstream, tool, status)))}
+        # Since when the oldest is in its status; since when nothing was heard of any of those of which nothing was.
+        since = {status: (max if status == UNHEARD else min)(at) for status, at in live.items()}
         took = sorted(lives.last.get((upstream, tool), ()))
         return {
             "tool": tool,
-            "live": {s[2]: {"count": len(lives.live[s]), "since": _since(s, lives)} for s in live},
-            "started": {span: grown(STARTED, since) for span, since in before.items()},
-            "ended": {span: {s: n for s in ENDS if (n := grown(s, since))} for span, since in before.items()},
+            "live": {status: {"count": len(at), "since": since[status]} for status, at in live.items()},
+            "started": {span: grown(STARTED, counts) for span, counts in before.items()},
+            "ended": {span: {s: n for s in ENDS if (n := grown(s, counts))} for span, counts in before.items()},
             "duration_s": {f"p{p}": took[(len(took) * p - 1) // 100] for p in (50, 95)} if took else None,
             "curve": [sample.get((upstream, tool, "working"), 0) for sample in self._samples][1:],
         }
@@ -67,11 +69,6 @@ class SeenTasks(Collector):
 def _read(lives: Lives) -> dict[Series, int]:
     """The counts, and how many work."""
     return lives.counts | {series: len(began) for series, began in lives.live.items() if series[2] == "working"}
-
-
-def _since(series: Series, lives: Lives) -> float:
-    """Since when the oldest is in its status; since when nothing was heard of any of those of which nothing was."""
-    return (max if series[2] == UNHEARD else min)(lives.live[series].values())
 
 
 def age_s(lives: Lives, series: Series) -> float:

@@ -95,16 +95,12 @@ class Grouped(OrderedDict[_K, _V]):
         return [self[key] for key in self._groups.get(group, ())]
 
 
-def _in_no_group(_key: object) -> Iterable[Hashable]:
-    return ()
-
-
 class Stored(Generic[_K, _V]):
     def __init__(
         self,
         space: Space,
         beside: "Stored[Any, Any] | None" = None,
-        groups_of: Callable[[_K], Iterable[Hashable]] = _in_no_group,
+        groups_of: Callable[[_K], Iterable[Hashable]] = lambda _: (),
     ) -> None:
         self.size_bytes, self.space = 0, space
         self._beside = beside  # what is stored there takes of the same space

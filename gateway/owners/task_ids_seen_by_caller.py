@@ -14,7 +14,7 @@ it, or three times.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, TypeAlias
 
@@ -67,10 +67,6 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
         return [seen for seen in later if seen[1] > at][::-1]
 
 
-def _sessions_of(owner: OwnerKey) -> list[Hashable]:
-    return [owner[:3]] if owner[-1] else []
-
-
 class Owners:
     """The ids of all owners: the least recently used go first."""
 
@@ -78,11 +74,12 @@ class Owners:
     idle_s = IDLE_S
 
     def __init__(self, limits: IndexLimits) -> None:
-        self.stored: Stored[OwnerKey, SeenIds] = Stored(Space(0, 0, 0.0), groups_of=_sessions_of)
+        self.stored: Stored[OwnerKey, SeenIds] = Stored(
+            Space(0, 0, 0.0), groups_of=lambda owner: [owner[:3]] if owner[-1] else []
+        )
         self.take_over(limits)
 
     def take_over(self, limits: IndexLimits) -> None:
-        """Take over other limits."""
         self.stored.space = Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, self.idle_s)
         self._find_again = limits.find_again
 

@@ -223,10 +223,6 @@ class Batch:
         self._asked.clear()
 
 
-def errors(results: Iterable[Any]) -> list[ResponseError]:
-    return [result for result in results if isinstance(result, ResponseError)]
-
-
 def is_of_replica(error: ResponseError) -> bool:
     """Whether only a server answers so that is no primary. The error of a script has the word somewhere."""
     known = isinstance(error, ReadOnlyError | MasterDownError)

@@ -23,7 +23,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AskError, ClusterDownError, ResponseError
 
 from gateway import config
-from gateway.store.redis_command_queue import REPLACED, Batch, Command, Ending, PendingEnds, errors, is_of_replica
+from gateway.store.redis_command_queue import REPLACED, Batch, Command, Ending, PendingEnds, is_of_replica
 
 log = logging.getLogger("taskgate.store")
 
@@ -70,22 +70,17 @@ async def connect(url: str) -> AsyncIterator[Any]:
         async with asyncio.timeout(_DIAL_S):
             await connection.connect()
             [said] = await exchange(connection, [("HELLO", 2)])
-        _check_primary(said)
+        # Who does not answer it may be a primary.
+        told = {} if isinstance(said, ResponseError) else dict(zip(said[::2], said[1::2], strict=False))
+        if told.get(b"mode") == b"sentinel":
+            raise NoPrimary("it is a Sentinel: store.url must name the primary")
+        if told.get(b"role") not in (b"master", b"primary", None):
+            raise NoPrimary("it is a replica: store.url must name the primary")
         yield connection
     finally:
         with suppress(Exception):
             async with asyncio.timeout(_DIAL_S):
                 await connection.disconnect()
-
-
-def _check_primary(said: Any) -> None:
-    """Raise NoPrimary unless `HELLO` tells of a primary; who does not answer it may be one."""
-    if not isinstance(said, ResponseError):
-        told = dict(zip(said[::2], said[1::2], strict=False))
-        if told.get(b"mode") == b"sentinel":
-            raise NoPrimary("it is a Sentinel: store.url must name the primary")
-        if told.get(b"role") not in (b"master", b"primary", None):
-            raise NoPrimary("it is a replica: store.url must name the primary")
 
 
 class StoreState(Enum):
@@ -261,11 +256,12 @@ class Pipeline:
             self._note_pace(self._loop.time() - self._out_since)
             batch.answer(results[marks:-1])
             self._note_mark(results[-1])
-            wrong = [error for error in errors(results[-1:]) if "WRONGTYPE" in str(error)]
+            errors = [result for result in results if isinstance(result, ResponseError)]
+            wrong = [error for error in errors if error is results[-1] and "WRONGTYPE" in str(error)]
             if wrong or REPLACED in results:
                 self.waiting.end(Ending(_MARK))  # so all replicas tell everything again
-            refused = [error for error in errors(results) if error not in wrong]
-            if demoted := [error for error in errors(results) if is_of_replica(error)]:
+            refused = [error for error in errors if error not in wrong]
+            if demoted := [error for error in errors if is_of_replica(error)]:
                 raise NoPrimary(f"it is a replica, no longer the primary: {demoted[0]}")
             return refused
         finally:

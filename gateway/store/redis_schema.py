@@ -8,11 +8,11 @@ An entry of a session is a `ReplicaUpdate`: what the server cannot be asked for 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -26,7 +26,9 @@ from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX
 
 _ENTRIES_MAX: Final = 100_000  # of one key; the oldest go first
+_AT_ONCE: Final = 200  # entries, between two turns of others
 _VERSION: Final = version("taskgate").encode()
+_Each = TypeVar("_Each")
 
 
 class ReplicaUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,6 +62,12 @@ def may_be_told(task_id: str) -> bool:
 
 def updates_in(entries: Iterable[bytes]) -> Iterator[ReplicaUpdate]:
     return (update for entry in entries if (update := decoded(_update, entry)) is not None)
+
+
+def slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
+    """A few at a time, so that others get their turn."""
+    for start in range(0, len(these), _AT_ONCE):
+        yield these[start : start + _AT_ONCE]
 
 
 class RedisStore(Pipeline):

@@ -21,7 +21,7 @@ from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_SESSION, OwnerKey
 from gateway.owners.task_owners import GUARD, Ownership, OwnTasks
-from gateway.store.redis_schema import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, updates_in
+from gateway.store.redis_schema import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, slices, updates_in
 from gateway.tasks.single_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
@@ -162,13 +162,12 @@ class SharedOwn(OwnTasks):
         reads = await asyncio.gather(*(self._store.read(_key_of(o), self._place(o)) for o in owners))
         new = dict[str, None]()  # that any of these owners may have
         for owner, read in zip(owners, reads, strict=True):
-            for start in range(0, 0 if read is None else len(read.tasks), _AT_ONCE):
+            for some in slices([] if read is None else read.tasks):
                 await asyncio.sleep(0)
-                self._take_updates(owner, updates_in((read.tasks if read else [])[start : start + _AT_ONCE]), new)
-        ids = list(new)
-        for start in range(0, len(ids), _AT_ONCE):
+                self._take_updates(owner, updates_in(some), new)
+        for ids in slices(list(new)):
             await asyncio.sleep(0)
-            unknown = [i for i in ids[start : start + _AT_ONCE] if not all(self.owns([owner], i) for owner in owners)]
+            unknown = [i for i in ids if not all(self.owns([owner], i) for owner in owners)]
             if unknown and not await self._look(owners, unknown):
                 return False
         for owner, read in zip(owners, reads, strict=True):

@@ -20,9 +20,9 @@ the store, and what was told `max_age` ago counts in its answer.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -40,6 +40,7 @@ from gateway.store.redis_schema import (
     entry_of,
     entry_of_gone,
     may_be_told,
+    slices,
     updates_in,
 )
 from gateway.store.shared_owners import SharedOwn
@@ -52,7 +53,6 @@ _TOLD_AT_ONCE: Final = 200
 NEVER: Final = float("-inf")
 _SESSIONS_AT_ONCE: Final = 20
 
-_Each = TypeVar("_Each")
 _server = msgspec.json.Decoder(Server)
 
 
@@ -95,12 +95,6 @@ class _Heard(msgspec.Struct):
     epoch: int = 0
     at: float = NEVER  # when the store was last asked
     told_at: float = NEVER  # when the store last heard that the session is in use
-
-
-def _slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
-    """A few at a time, so that others get their turn."""
-    for start in range(0, len(these), _TOLD_AT_ONCE):
-        yield these[start : start + _TOLD_AT_ONCE]
 
 
 class SharedSessions(Sessions):
@@ -191,9 +185,8 @@ class SharedSessions(Sessions):
             return
         self._hear_server(session.key, read.server)
         self._know_server(session)
-        for number, some in enumerate(_slices(read.tasks)):
-            if number > 0:
-                await asyncio.sleep(0)
+        for some in slices(read.tasks):
+            await asyncio.sleep(0)
             if session.record is not heard.record:
                 return
             self._hear(session, updates_in(some), now)
@@ -226,7 +219,7 @@ class SharedSessions(Sessions):
             index = session.record.index
             if self._heard_of(session).to:
                 self._shared.add(session.key, ())  # others' entries are in use too
-            for some in (some for part in index.parts() for some in _slices(part)):
+            for some in (some for part in index.parts() for some in slices(part)):
                 if entries := list(entries_of(some, index.default_method is None)):
                     self._shared.add(session.key, entries)
                 yield

@@ -77,9 +77,7 @@ class Buffers(Capacity):
         }
 
     def change(self, by: int) -> None:
-        self.taken += by
-        if by <= 0 and self._waiting:
-            Capacity.change(self, 0)
+        super().change(by)
         self.read_scheduler.limit(self.is_full)
 
     def overloaded(self) -> Overloaded:
