@@ -246,10 +246,7 @@ def _notify(*state: str) -> None:
 
 
 async def run(config: Config, read: Callable[[Config], Config] | None, hangups: Collection[int] = ()) -> None:
-    """Serve until SIGTERM or SIGINT. SIGHUP reloads with `read`; without `read` it does nothing. `hangups` came before.
-
-    Raises ConfigError, or StartError if it cannot listen.
-    """
+    """Serve to the end. SIGHUP reloads with `read`, if given; `hangups` came before. Raises ConfigError, StartError."""
     log_format.set_up(config.log)
     # A collection visits every list of an index: 23 ms for 400,000 tasks. So young objects are collected often, and
     # those that survive never are: an exchange leaves no reference cycle behind (DESIGN 9.5).

@@ -36,11 +36,7 @@ class MetricsSettings(Struct, frozen=True):
 
 
 class Match(Struct, frozen=True):
-    """The requests of an upstream: those to this host, with this prefix. None stands for every host, every path.
-
-    A prefix ends at a `/` or at the end of the path. If a request matches several upstreams, a host goes before none,
-    then the longer prefix goes first. No two upstreams have the same pair, so this decides every request.
-    """
+    """The requests of an upstream (DESIGN 8.4). None is every host, every path. A prefix ends at a `/` or the end."""
 
     host: value_readers.HostName | None = None
     prefix: value_readers.Prefix | None = None
@@ -196,7 +192,7 @@ def limits_clashes(limits: Limits, given: dict[str, str]) -> Iterator[Clash]:
         yield paths, f"expected held_bytes_max of at least inspected_body_bytes_max, room for one body; given {shown}"
 
 
-def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
+def clashes(config: Config, in_force: Config | None, given: dict[str, str]) -> Iterator[Clash]:
     if config.admin and config.admin.listen == config.listen and (config.listen.port or config.listen.path):
         shown = given.get("admin.listen") or given.get("listen")
         yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"
@@ -213,6 +209,10 @@ def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
         if (first := matches.setdefault(match, at)) != at:
             problem = f"the same requests as those of upstreams[{first}]: give one a match.prefix, such as /two"
             yield (f"{path}.match", path), problem
+    for name in () if in_force is None else FIXED:
+        if attrgetter(name)(config) != attrgetter(name)(in_force):
+            shown = given.get(name, "nothing, which is the default")
+            yield (name,), f"{name} cannot change while the gateway runs; expected what is in force; given {shown}"
 
 
 def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict[str, str]) -> Iterator[Clash]:
@@ -226,10 +226,3 @@ def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict
     if (tls.certificate is None) != (tls.key is None):
         there, missing = ("certificate", "key") if tls.key is None else ("key", "certificate")
         yield (f"{path}.tls.{there}",), f"expected a {missing} beside it; given none"
-
-
-def changes(config: Config, in_force: Config | None, given: dict[str, str]) -> Iterator[Clash]:
-    for name in () if in_force is None else FIXED:
-        if attrgetter(name)(config) != attrgetter(name)(in_force):
-            shown = given.get(name, "nothing, which is the default")
-            yield (name,), f"{name} cannot change while the gateway runs; expected what is in force; given {shown}"

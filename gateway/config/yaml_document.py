@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
 import msgspec
 import yaml
 
-from gateway.config.settings import Admin, Clash, Config, StdioConfig, Upstream, changes, clashes, limits_clashes
+from gateway.config.settings import Admin, Clash, Config, StdioConfig, Upstream, clashes, limits_clashes
 from gateway.config.value_readers import NamedFile, read_address, read_url
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
@@ -262,8 +262,7 @@ def parse(text: str, source: str, folder: Path | None = None, in_force: Config |
 
 def _checked(document: Document, config: object, in_force: Config | None = None) -> Config:
     """The configuration of a document. Raises ConfigError for all faults, clashes between values included."""
-    given = document.given
-    document.check([*clashes(config, given), *changes(config, in_force, given)] if isinstance(config, Config) else ())
+    document.check(clashes(config, in_force, document.given) if isinstance(config, Config) else ())
     assert isinstance(config, Config)
     return config
 

@@ -1,15 +1,10 @@
 """The record of each request that has ended: metrics, a line of the log, a line of the audit, a row of the page.
 
-    a failure of the gateway's             failed, at info: what failed, and why
-    an upstream's status of 500 or above   failed, at info
-    a refusal of a message                 failed, at info: a redirect, 401, 403, 404, 429; where `url` is wrong, that
-    a JSON-RPC error                       failed, at info: its code
-    the client left before the answer      failed, at info
-    each of these, and anything else       request, at info with `log.access`, else at debug
-
-    a request with `params.task`           audit, at info, as `create`, with `log.audit`
-    `tasks/cancel`, `tasks/result`         audit, at info, as `cancel` and as `fetch`, with `log.audit`
-    a task that was seen live has ended    audit, at info, as `end`, with `log.audit`
+    what fails or is refused (DESIGN 8.10)   failed, at info: what failed, and why
+    each request                             request, at info with `log.access`, else at debug
+    a request with `params.task`             audit, at info, as `create`, with `log.audit`
+    `tasks/cancel`, `tasks/result`           audit, at info, as `cancel` and as `fetch`, with `log.audit`
+    a task that was seen live has ended      audit, at info, as `end`, with `log.audit`
 
 Lines `failed` of one cause are one a second, with a count. No token, query string or body; no id of a session or a
 task. Digests stand for the ids, and for the caller: with an id one can find its lines; from a line nobody learns an id.

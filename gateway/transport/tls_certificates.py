@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from tempfile import NamedTemporaryFile
 from time import time
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -32,8 +32,6 @@ _NO_AUTHORITY: Final = (18, 19, 20, 21)  # X509_V_ERR_*: self-signed, or the iss
 _SPANS: Final = ((2 * 86_400, 86_400, "days"), (3600, 3600, "h"), (60, 60, "min"), (0, 1, "s"))
 
 log = logging.getLogger("taskgate")
-
-_Section = TypeVar("_Section", Tls, UpstreamTls)
 
 
 class Validity(NamedTuple):
@@ -134,11 +132,12 @@ def listener_context(tls: Tls) -> ssl.SSLContext:
 
 def check_valid(config: Config) -> None:
     """Raise ConfigError unless every certificate of the configuration is valid now."""
-    now = time()
+    now, valid = time(), validities(config)
+    keys = {"": "tls", **{upstream.name: f"upstreams[{at}].tls" for at, upstream in enumerate(config.upstreams)}}
     faults = [
-        f"{key}.certificate: {tls.certificate}: {fault}; renew it"
-        for key, name, tls in _sections(config)
-        if (valid := validity(tls.certificate)) is not None and (fault := valid.fault(name, now))
+        f"{keys[name]}.certificate: {tls.certificate}: {fault}; renew it"
+        for name, tls in _sections(config).items()
+        if name in valid and (fault := valid[name].fault(name, now))
     ]
     if faults:
         raise ConfigError(*faults)
@@ -146,13 +145,13 @@ def check_valid(config: Config) -> None:
 
 def chosen(config: Config, before: Config) -> Config:
     """The configuration, but with a certificate and key of the one before in place of any that is not valid now."""
-    old = {name: tls for _, name, tls in _sections(before)}
-    upstreams = [msgspec.structs.replace(u, tls=_chosen(u.name, u.tls, old.get(u.name))) for u in config.upstreams]
-    tls = None if config.tls is None else _chosen("", config.tls, old.get(""))
-    return msgspec.structs.replace(config, tls=tls, upstreams=tuple(upstreams))
+    old, new = _sections(before), _sections(config)
+    chosen = {name: _chosen(name, tls, old.get(name)) for name, tls in new.items()}
+    upstreams = tuple(msgspec.structs.replace(u, tls=chosen[u.name]) for u in config.upstreams)
+    return msgspec.structs.replace(config, tls=chosen.get(""), upstreams=upstreams)
 
 
-def _chosen(name: str, tls: _Section, before: Tls | UpstreamTls | None) -> _Section:
+def _chosen(name: str, tls: Tls | UpstreamTls, before: Tls | UpstreamTls | None) -> Tls | UpstreamTls:
     now, valid = time(), validity(tls.certificate)
     if valid is None or not (fault := valid.fault(name, now)):
         return tls
@@ -166,15 +165,14 @@ def _chosen(name: str, tls: _Section, before: Tls | UpstreamTls | None) -> _Sect
 
 def validities(config: Config) -> dict[str, Validity]:
     """When each certificate is valid, by the name of the upstream that it is shown to (the listener's: "")."""
-    return {name: valid for _, name, tls in _sections(config) if (valid := validity(tls.certificate)) is not None}
+    found = {name: validity(tls.certificate) for name, tls in _sections(config).items()}
+    return {name: valid for name, valid in found.items() if valid is not None}
 
 
-def _sections(config: Config) -> Iterator[tuple[str, str, Tls | UpstreamTls]]:
-    """Where certificates may stand: the key, and the upstream's name or ""."""
-    if config.tls is not None:
-        yield "tls", "", config.tls
-    for at, upstream in enumerate(config.upstreams):
-        yield f"upstreams[{at}].tls", upstream.name, upstream.tls
+def _sections(config: Config) -> dict[str, Tls | UpstreamTls]:
+    """Where certificates may stand, by the upstream's name or ""."""
+    own = {} if config.tls is None else {"": config.tls}
+    return {**own, **{upstream.name: upstream.tls for upstream in config.upstreams}}
 
 
 def validity(file: NamedFile | None) -> Validity | None:
