@@ -95,17 +95,28 @@ COMMANDS: Final = {
     "two that match the same": (
         CHECK,
         ONE.replace("]", ", {name: b, url: 'http://127.0.0.1:3002/mcp'}]"),
-        "upstreams[1]: the same requests as those of upstreams[0]: give one a match.prefix, such as /two",
+        "upstreams[1]: the same requests as those of upstreams[0]: give one its own match.prefix, such as /two",
+    ),
+    "two with the same prefix": (
+        CHECK,
+        "upstreams:\n"
+        + "".join(f"- {{name: {n}, url: 'http://127.0.0.1:3001/', match: {{prefix: /x}}}}\n" for n in "ab"),
+        "upstreams[1].match: the same requests as those of upstreams[0]: give one its own match.prefix",
     ),
     "a zone of IPv6": ("--upstream http://[fe80::1%25eth0]:3001/mcp", "", "no zone of IPv6: give the host a name"),
     # `try` and `tasks`
-    "a status": (f"tasks --status workin {AT}", "", "--status: given 'workin', allowed is an array of statuses: wor"),
+    "a status": (
+        f"tasks --status workin {AT}",
+        "",
+        "--status: given 'workin', allowed is comma-separated statuses: wor",
+    ),
     "too long ago": (f"tasks --created-after 999999w {AT}", "", "or how long ago, such as 3d or 2h"),
     "a timestamp": (f"tasks --created-after yesterday {AT}", "", "or how long ago, such as 3d or 2h"),
     "an order": (f"tasks --order up {AT}", "", '"asc" or "desc"'),
     "no server": ("try", "", "one server is needed"),
     "two servers": (f"try {AT} -- true", "", "one server is needed"),
     "a header": (f"try --header 'no colon' {AT}", "", "expected 'Name: value'"),
+    "a header's name": (f"try --header 'X Org: a' {AT}", "", "expected 'Name: value', no space in the name"),
     "a session of a command": ("try --session x -- true", "", "go with a URL"),
     "arguments": (f"try --arguments '{{' {AT}", "", "--arguments: given '{', allowed is a JSON object"),
     "arguments in a list": (f"try --arguments [1] {AT}", "", "--arguments: given '[1]', allowed is a JSON object"),
@@ -249,8 +260,8 @@ def test_a_wrong_command_line_or_configuration(mistake: str) -> None:
 def test_a_line_of_a_header_file_is_named_without_its_value(tmp_path: Path) -> None:
     (tmp_path / "fields").write_text("X-Org: research\n\nAuthorization Bearer secret\n")
     ended = ran("tasks", "--header-file", f"{tmp_path}/fields", AT)
-    words = f"taskgate tasks: --header-file: {tmp_path}/fields:3: expected 'Name: value', such as 'X-Org: research'\n"
-    assert (ended.returncode, ended.stderr) == (2, words)
+    words = f"taskgate tasks: --header-file: {tmp_path}/fields:3: expected 'Name: value'"
+    assert ended.returncode == 2 and ended.stderr.startswith(words) and "secret" not in ended.stderr
 
 
 def test_every_flag_has_words() -> None:
@@ -277,7 +288,14 @@ def test_a_wrong_address(mistake: str, ports: dict[str, int], gateway: Gateway) 
 def test_the_address_of_the_admin_listener(path: str, gateway: Gateway) -> None:
     ended = ran("try", f"http://127.0.0.1:{gateway.admin}{path}")
     words = f": this is taskgate's admin listener; clients use http://127.0.0.1:{gateway.port}/mcp or "
-    assert ended.returncode == 2 and words in ended.stderr
+    assert ended.returncode == 2 and words in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_a_name_that_does_not_resolve_is_told_by_a_check_and_is_no_fault() -> None:
+    ended = ran("--check", "--upstream", "http://no-such-host.invalid/mcp")
+    words = "\n  no-such-host.invalid has no address now, seen from here: is the name right?\n"
+    assert ended.returncode == 0 and ended.stdout.endswith(words)
+    assert "no address" not in ran("--check", "--upstream", "http://localhost/mcp").stdout
 
 
 @pytest.mark.parametrize("mistake", REQUESTS)

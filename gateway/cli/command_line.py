@@ -93,7 +93,8 @@ def read(flags: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.N
     given.header = {}
     for where, text in lines:
         if (field := _FIELD.fullmatch(text.strip())) is None:
-            flags.error(f"{where}: expected 'Name: value', such as 'X-Org: research'")  # the value may be secret
+            # The value may be secret.
+            flags.error(f"{where}: expected 'Name: value', no space in the name, such as 'X-Org: research'")
         given.header[field[1]] = field[2]
     return given
 

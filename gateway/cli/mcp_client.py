@@ -324,7 +324,7 @@ async def _why(client: Client, command: str, refused: NotAnswered) -> str:
         return f"{url} asks for a login ({status}). {await _authority(client, refused)}"
     if await _is_next(client):
         return f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there"
-    if refused.code:
+    if refused.code or "this is taskgate's admin listener" in str(refused):  # which names the clients' address
         return str(refused)
     others = [other for path in _PATHS if (other := str(URL(url).with_path(path))) != url]
     if there := " or ".join([f"taskgate {command} {other}" for other in others if await _is_mcp(client, other)]):

@@ -65,7 +65,8 @@ def _value(flags: ArgumentParser, criterion: Criterion, text: str) -> Any:
         criterion.kind.read(json.dumps(value).encode())
     except NotAllowed as refused:
         also = "; or how long ago, such as 3d or 2h" if criterion.kind is INSTANT else ""
-        flags.error(f"{_flag(criterion.name)}: given {text!r}, allowed is {refused.allowed}{also}")
+        allowed = refused.allowed.replace("an array of", "comma-separated")
+        flags.error(f"{_flag(criterion.name)}: given {text!r}, allowed is {allowed}{also}")
     return value
 
 

@@ -207,7 +207,7 @@ def clashes(config: Config, in_force: Config | None, given: dict[str, str]) -> I
             shown = given.get(f"{path}.name", upstream.name)
             yield (f"{path}.name",), f"expected another name than that of upstreams[{first}]; given {shown}"
         if (first := matches.setdefault(match, at)) != at:
-            problem = f"the same requests as those of upstreams[{first}]: give one a match.prefix, such as /two"
+            problem = f"the same requests as those of upstreams[{first}]: give one its own match.prefix, such as /two"
             yield (f"{path}.match", path), problem
     for name in () if in_force is None else FIXED:
         if attrgetter(name)(config) != attrgetter(name)(in_force):
