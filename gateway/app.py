@@ -136,13 +136,13 @@ class App:
             self._ending.push_async_callback(self._store.stop)
             await self._store.start(self._shared.tell_all)
         protocol, is_plain = self._listener.connection, self._tls is None
-        server = await admin_listener.listen("listen", listen, protocol, _BACKLOG, is_plain)
+        server = await admin_listener.listen("listen (--listen)", listen, protocol, _BACKLOG, is_plain)
         self._server = server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
         if not listen.path:
             self._listens_at = Address(listen.host, server.sockets[0].getsockname()[1])
         if config.admin is not None:
             page, at = status_page.Page(self.metrics, self._facts), config.admin.listen
-            await admin_listener.serve("admin.listen", at, self._ending, page, lambda: self._config)
+            await admin_listener.serve("admin.listen (--admin)", at, self._ending, page, lambda: self._config)
         self._sweeper = asyncio.create_task(self._sweep())
         self._ending.callback(self._sweeper.cancel)
         self._pools.probe()

@@ -308,7 +308,7 @@ def test_a_wrong_request(mistake: str, gateway: Gateway) -> None:
 def test_a_port_that_is_taken() -> None:
     with listening() as taken, held_port() as free:
         busy, other = f"127.0.0.1:{port_of(taken)}", f"127.0.0.1:{port_of(free)}"
-        for key, flags in {"listen": (busy, other), "admin.listen": (other, busy)}.items():
+        for key, flags in {"listen (--listen)": (busy, other), "admin.listen (--admin)": (other, busy)}.items():
             ended = ran("--upstream", AT, "--listen", flags[0], "--admin", flags[1])
             words = f"taskgate: cannot listen on {busy}: Address already in use; {key}: end the process that has it"
             assert ended.returncode == 1 and words in ended.stderr

@@ -28,9 +28,9 @@ MAKES: Final = "taskgate makes the list: this server's own list leaves out tasks
 NO_LIST: Final = "taskgate brings you nothing here: this server declares no tasks/list, and answers none."
 BY_HEADER: Final = "A client that can only set a header sets this one: Taskgate-Filter: status=working,input_required\n"
 BY_ITSELF: Final = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
-IS_TASKGATE: Final = f"{BY_ITSELF} Is this address taskgate already?"
+IS_TASKGATE: Final = "This address filters its tasks already: it is taskgate, or declares the same filter."
 FEW: Final = "That cannot be told yet: this server lists all in one page, of {}. Try again with more: {}"
-MORE: Final = "--create TOOL --count N makes them."
+MORE: Final = "--create TOOL --count 25 makes them."
 ONE_PAGE: Final = FEW.format("{}", MORE)
 GONE: Final = (
     "taskgate brings you nothing here: the task just made is gone. Does a bridge start a process for each request? "

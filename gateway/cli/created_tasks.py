@@ -31,11 +31,14 @@ class CreatedTasks:
         self._count: int = given.count
         self.ids: list[str] = []
 
-    async def make(self, through: Client) -> None:
-        """Make them, one after another. Raises NotAnswered, which says what the tool takes, if the server does."""
+    async def make(self, through: Client, count: int) -> None:
+        """Make them, one after another, until there are so many.
+
+        Raises NotAnswered, which says what the tool takes, if the server does.
+        """
         takes = await self._taken()
         call = {"name": self._tool, "arguments": self._arguments, "task": {}}
-        while len(self.ids) < self._count:
+        while len(self.ids) < count:
             self._show(f"making task {len(self.ids) + 1:,} of {self._count:,}")
             self._client.has_work = True
             try:

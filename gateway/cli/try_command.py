@@ -25,6 +25,7 @@ from gateway.refresh.query_answer import FILTER
 UNFINISHED: Final = ("working", "input_required")
 _FILTERS: Final = {"declared": "by itself, and says so", "unsaid": "by status, but does not say so"}
 CUTS: Final = (50, 100)  # lists of so many tasks, without a cursor, may have been cut
+_ENOUGH: Final = (25, 120)  # tasks to make: most servers have ten a page, others a hundred
 _INSTANTS: Final = ("createdAt", "lastUpdatedAt")
 _UNLISTED: Final = "not in the server's own list"
 OPENED: Final = "opened, deleted in the end"
@@ -159,7 +160,11 @@ class Probe:
             created = CreatedTasks(client, self._given, self.show)
             if self._given.create:
                 stack.callback(self._leave, client)
-                await created.make(guarded)
+                if self._given.count > 1:  # "later" is after one change, as a client mostly asks
+                    await created.make(guarded, self._given.count - 1)
+                    await asyncio.sleep(index.max_age)
+                    await guarded.page(CRITERIA)
+                await created.make(guarded, self._given.count)
             await asyncio.sleep(index.max_age)
             await self._filtered("later", guarded, app)
             second = await self._read(client)
@@ -308,9 +313,10 @@ def verdict(learned: Json) -> tuple[bool | None, str]:
     if not learned.get("lists", True):
         return False, "taskgate brings you nothing here: this server declares no tasks/list, and answers none."
     if learned.get("filters") == "declared":
-        said = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
         is_ours = object_of(learned["tasks"]["list"]["filter"]) | {"methods": []} == json.loads(capability(()))
-        return False, said + " Is this address taskgate already?" * is_ours
+        if is_ours:
+            return False, "This address filters its tasks already: it is taskgate, or declares the same filter."
+        return False, "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
     hand = learned.get("by_hand_later") or learned.get("by_hand")
     made, later = learned.get("created"), learned.get("later")
     if hand is None:
@@ -335,8 +341,9 @@ def verdict(learned: Json) -> tuple[bool | None, str]:
     if learned["filters"] == "unsaid":
         return False, "taskgate brings you little here: this server filters by status. You get the other criteria."
     if pages == 1 and hand["tasks"] < CUTS[0]:
-        few = f"{one}, of {_count(hand['tasks'], 'task')}. Try again with more: --create TOOL --count N makes them."
-        return None, f"That cannot be told yet: {few}"
+        more = f"--create TOOL --count {_ENOUGH[0] if hand['tasks'] < _ENOUGH[0] else _ENOUGH[1]}"
+        few = f"{one}, of {_count(hand['tasks'], 'task')}"
+        return None, f"That cannot be told yet: {few}. Try again with more: {more} makes them."
     if pages == 1:
         return False, f"taskgate brings you little here: {one}. You get order, criteria and fewer bytes."
     if later is None:
