@@ -40,8 +40,8 @@ class SeenTasks(Collector):
             return None
         now, rows = _read(lives), defaultdict[str, list[dict[str, Any]]](list)
         before = {f"{slots // SLOTS[0]}m": self._samples[-min(slots + 1, len(self._samples))] for slots in SLOTS}
-        began = (series for series, began in lives.live.items() if began)
-        for upstream, tool in dict.fromkeys(series[:2] for series in (*now, *began)):
+        some = (series for series, found in (*now.items(), *lives.live.items()) if found)
+        for upstream, tool in dict.fromkeys(series[:2] for series in some):
             rows[upstream].append(self._row(lives, now, {**before, "all": {}}, upstream, tool))
         return rows
 
