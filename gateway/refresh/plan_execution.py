@@ -7,6 +7,7 @@ Always: if the session is cleared meanwhile, the pages that were read for it do 
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
 
 _ASKED_AT_ONCE: Final = 8
-_ASKED_TIMES_MAX: Final = 2  # for one task: before it, or its method, is taken for unknown
+_DOUBTED_TIMES: Final = 2  # answers that deny one task, or its method, until they are believed
 _DENIALS: Final = (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND)
 _UNSEEN_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
 _TAIL_BYTES_MAX: Final = 16 << 20  # of pages that a tail read takes before it takes them in
@@ -111,23 +112,18 @@ class Refresh(ABC):
 
     async def _ask_for_one(self, task_id: str) -> None:
         session, asked = self._session, self._sessions.now()
-        response: jsonrpc.Message | None
+        response: jsonrpc.Message | None = None
         try:
             response = await self._answer_about(task_id)
-        except UpstreamRefused as refused:
-            is_cleared = session.record is not self._record
-            if refused.status in (401, 429) or not (is_cleared or session.put_off(task_id, asked.order)):
-                raise  # a 429 denies nothing
-            response = None  # the task, or the caller: a page tells (DESIGN 7.4)
-        except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:
-            is_denied = isinstance(error, UpstreamFailed) and session.put_off(task_id, asked.order)
-            if self._is_same and not is_denied:
-                session.fail(task_id, asked.order)
-                raise
-            response = None  # an error within an error would leave a cycle (9.5)
+        except (UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout) as error:
+            if self._is_same:
+                says_nothing = isinstance(error, UpstreamRefused) and error.status in (401, 429)
+                is_left_out = not says_nothing and session.fail(task_id, asked.order)
+                if not is_left_out or isinstance(error, UpstreamBroken | UpstreamTimeout):
+                    raise
         self._check_same()
         if response is None:
-            return
+            return  # to raise it in the handler would leave a cycle (9.5)
         now = self._sessions.now()
         told = Stamp(asked, asked.order, now.order, is_own=True)
         if jsonrpc.code_of(response.error) == jsonrpc.METHOD_NOT_FOUND:
@@ -151,13 +147,14 @@ class Refresh(ABC):
     async def _answer_about(self, task_id: str) -> jsonrpc.Message:
         """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there.
 
-        One that says that there is no such method, or no such task where something tells of one and its `ttl` is not
-        over, is asked for again (DESIGN 6.12). Such a method is believed where there never was one.
+        One that says that there is no such method, or no such task unless it was gone already, or its `ttl` is over, is
+        asked for again (DESIGN 6.12). Such a method is believed where there never was one.
         """
         known = self._session.record.index.entries.get(task_id)
-        is_there = known is not None and bool(known.raw or known.stale) and known.expires_unix_s > time.time()
-        doubtful = {jsonrpc.METHOD_NOT_FOUND, *(_DENIALS if is_there else ())}
-        for _ in range(_ASKED_TIMES_MAX):
+        may_be_there = known is None or ((known.raw or known.stale) and known.expires_unix_s > time.time())
+        doubtful = {jsonrpc.METHOD_NOT_FOUND, *(_DENIALS if may_be_there else ())}
+        times = Counter[bool]()
+        while True:
             try:
                 response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
             except UpstreamRefused as refused:
@@ -165,7 +162,8 @@ class Refresh(ABC):
                     raise
                 response = answer
             code = jsonrpc.code_of(response.error)
-            if code not in doubtful:
+            times[code in _DENIALS] += 1
+            if code not in doubtful or times[code in _DENIALS] == _DOUBTED_TIMES:
                 break
         is_known = code != jsonrpc.METHOD_NOT_FOUND or self._session.key.server in self._sessions.know_get
         if bytes(response.error) and is_known and code not in _DENIALS:

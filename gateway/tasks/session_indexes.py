@@ -100,28 +100,20 @@ class Session(Storable[Key]):
                 record.find(task_id, Moment(order, came.at))
                 self._found_to[seen.key] = last = order
 
-    def put_off(self, task_id: str, asked: int) -> bool:
-        """An own `tasks/get` got no answer. True if only an answer elsewhere has shown the task: no query fails for it.
+    def fail(self, task_id: str, asked: int) -> bool:
+        """An own `tasks/get` got no answer. True if no query fails for it: only an answer elsewhere has shown the task.
 
-        It is asked for again at once, then after the next crawl.
+        After some, one that the index lacks is put off until the next crawl ends: only clients may get an answer.
         """
         stale = self.record.index.stale.get(task_id)
-        if stale is None or stale.named is not Named.ELSEWHERE:
+        if stale is None or self.record.index.get(task_id) is not None:
             return False
         stale.failed += 1
-        if stale.failed >= FAILURES_ELSEWHERE_MAX:
+        is_elsewhere = stale.named is Named.ELSEWHERE
+        if stale.failed >= (FAILURES_ELSEWHERE_MAX if is_elsewhere else FAILURES_MAX):
             self.record.settle(task_id, asked)
             self._finds_all = True
-        return True
-
-    def fail(self, task_id: str, asked: int) -> None:
-        """An own `tasks/get` got no answer, and the query fails. In the end it is put off: only clients get some."""
-        stale = self.record.index.stale.get(task_id)
-        if stale is not None and self.record.index.get(task_id) is None:
-            stale.failed += 1
-            if stale.failed >= FAILURES_MAX:
-                stale.named = Named.ELSEWHERE
-                self.put_off(task_id, asked)
+        return is_elsewhere
 
     def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
         self.record.end_crawl(told, pages, cursors, listing)

@@ -56,6 +56,14 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="code -32602", method="tasks/get"), Query(), Wait(), Query(), Wait()),
     ),
+    "a task that a query names is denied once": History(
+        Setting(tasks="w"), (Fault(kind="status 422 -32002"), Query(ids=(0,)), Blink(count=21))
+    ),
+    "once there is no such method, and then a task is denied once": History(
+        Setting(tasks="ffw"),
+        (Fault(kind="code -32601", method="tasks/get"), Query(), Get(method="tasks/cancel"), Wait(),
+         Fault(kind="code -32002 null"), Query(), Wait()),
+    ),
     "a task that a caller finds again is asked for, and once that fails": History(
         Setting(order="nothing"),
         (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait()),

@@ -60,14 +60,15 @@ FAULTS: Final = faults({
         r"(?<=max\(self\.accepted, )asked(?=\))", "asked, self.refused + 1"
     ),
     # ---- one odd message ----
-    "one -32601 ends asking by id": (r"(?<=range\()_ASKED_TIMES_MAX(?=\))", "1"),
+    "one -32601 ends asking by id": (r"(?<=in _DENIALS\] == )_DOUBTED_TIMES", "1"),
     "-32601 ends asking by id for good": (r"now\.at \+ interval_s", 'float("inf")'),
     "any error about a task denies it": (r"code not in _DENIALS", "False"),
-    "one denial takes a task away": (r"\*\(_DENIALS if is_there else \(\)\)", ""),
-    "after one failure a task is left out": (r"(?<=stale\.failed >= )FAILURES_MAX", "1"),
-    "one denial takes away what another session has shown": (r"(?<=bool\(known\.raw) or known\.stale", ""),
+    "one denial takes a task away": (r"\*\(_DENIALS if may_be_there else \(\)\)", ""),
+    "after one failure a task is left out": (r"(?<=is_elsewhere else )FAILURES_MAX", "1"),
+    "one denial takes away what a query names": (r"(?<=may_be_there = )known is None or ", "known is not None and "),
+    "one denial takes away what another session has shown": (r"(?<=\(\(known\.raw) or known\.stale", ""),
     "after one failure what another session has shown is left out": (
-        r"(?<=stale\.failed >= )FAILURES_ELSEWHERE_MAX", "1"
+        r"FAILURES_ELSEWHERE_MAX(?= if is_elsewhere)", "1"
     ),
     "what was put off is never asked for again": (r"self\._finds_all = True", "pass"),
     "a 404 to a client ends its session": (
@@ -175,6 +176,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "any error about a task denies it": "a task is asked for, and once that fails",
     "one denial takes a task away": "a task is denied once",
     "after one failure a task is left out": "a task is asked for, and once that fails",
+    "one denial takes away what a query names": "a task that a query names is denied once",
     "one denial takes away what another session has shown": "a task that a caller finds again is denied once",
     "after one failure what another session has shown is left out": (
         "a task that a caller finds again is asked for, and once that fails"

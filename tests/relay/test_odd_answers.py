@@ -106,9 +106,10 @@ async def test_a_task_is_denied_twice_before_it_is_gone(gateways: Gateways, code
         session = Session(rig)
         await seen(rig, session)
         assert await listed(session) == ["t-1"]
-        for times, left in ((1, ["t-1"]), (2, [])):
-            odds.odd = [to_own("tasks/get", deny)] * times
-            assert await listed(session) == left
+        denied, unknown = to_own("tasks/get", deny), to_own("tasks/get", unknown_method)
+        for odd in ([denied], [unknown, denied], [denied, unknown], [denied, denied]):
+            odds.odd = list(odd)
+            assert await listed(session) == ([] if odd == [denied, denied] else ["t-1"])
             assert not odds.odd
 
 

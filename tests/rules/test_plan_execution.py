@@ -159,7 +159,7 @@ async def test_a_refusal_hides_the_index_though_the_ask_was_given_up(kind: str, 
         return await refused(status)(place)
 
     place.server = server
-    assert isinstance(await place.run(), UpstreamRefused)
+    assert isinstance(await place.run(), UpstreamRefused | Forgotten)
     assert place.session.record.known.is_hidden(place.sessions.now().order)
     assert len(place.session.record.index) == 1
 
