@@ -192,8 +192,8 @@ class StdioProxy:
             if not jsonrpc.may_be_messages(line.raw):
                 return False  # a line of a log
             message_id = Sight(line.raw).id
-        elif message.is_response:
-            message_id = jsonrpc.id_of(message.id)
+        elif message.is_response or (message.method is None and bytes(message.error)):
+            message_id = jsonrpc.id_of(message.id) or b"null"
         if message_id is None:
             self._take_in((UNMATCHED if message is None else PLAIN).read(line.raw, message))
         elif self._caller.asked(message_id):
