@@ -118,7 +118,7 @@ async def test_an_answer_with_a_wrong_id_is_an_error_that_names_it(stage: Stage,
 async def test_an_error_without_an_id_is_that_of_the_request_if_only_the_gateway_has_one_out(
     stage: Stage, said: bytes
 ) -> None:
-    """JSON-RPC 2.0, 5: what cannot be read has null for its id. One that had none passed, and the list got no answer."""
+    """JSON-RPC 2.0, 5: what cannot be read has null for its id. One without passed, and the list got no answer."""
     await stage.client.send(QUERY_ALL)
     await stage.server.own()
     await stage.server.send(b'{"jsonrpc":"2.0",%b"error":{"code":-32700,"message":"Parse error"}}\n' % said)
