@@ -244,9 +244,11 @@ class Record:
             entry.stale.denied = denied
 
     def due(self, came: int) -> list[str]:
-        """The ids of the stale tasks that a query from `came` waits for."""
+        """The ids of the stale tasks that a query from `came` waits for: without `tasks/get`, for the next crawl."""
         stale = self.index.stale.items()
-        return [i for i, one in stale if one.first <= came and (one.named or self.index.get(i) is not None)]
+        since = 0 if self.known.asks_by_id else self.known.crawled.asked
+        due = (i for i, one in stale if one.first <= came and min(one.last, came) > since)
+        return [i for i in due if self.index.stale[i].named or self.index.get(i) is not None]
 
     def is_due(self, task_id: str, came: int) -> bool:
         stale = self.index.stale.get(task_id)
@@ -350,9 +352,7 @@ class Record:
         if not index.unlisted:
             known.live_as_of = known.unlisted_as_of = began
         for task_id, stale in list(index.stale.items()):
-            if not known.asks_by_id:
-                self.settle(task_id, told.asked)
-            elif stale.named is Named.BY_ERROR and index.get(task_id) is None:
+            if stale.named is Named.BY_ERROR and index.get(task_id) is None:
                 index.set(msgspec.structs.replace(index.entries[task_id], stale=None))
         for entry in list(index.gone.values()):
             if entry.told.asked < told.asked:

@@ -29,7 +29,7 @@ from tests.model.truth import (
     Violation,
     method_names,
 )
-from tests.model.upstream import DENIALS, Own, Upstream, wrong
+from tests.model.upstream import Own, Upstream, wrong
 from tests.model.virtual import START_S, TICK_S, UNIX_AT_START_S, WIRE_S
 
 CRAWL_TIMEOUT_S: Final = 30.0  # `index.crawl_timeout` as it is by default
@@ -179,7 +179,9 @@ class Oracle:
         self._forgets = False
         self._tasks_max = setting.tasks_max  # the least that there was
         room = setting.memory_bytes_max == USUAL.memory_bytes_max
-        self.finds_again = setting.knows_get and setting.ids_again is None and room
+        # A session loses what is denied three times to others who have it, with a new cookie each time (DESIGN 7.12).
+        others = setting.shared and setting.renews
+        self.finds_again = setting.knows_get and setting.ids_again is None and room and not others
         self.reloaded(setting)
 
     def reloaded(self, setting: Setting) -> None:
@@ -426,8 +428,7 @@ class Oracle:
             may_lack = self._is_put_off(truth, asked.session, oldest_crawl, 2 if known == ABSENT else _FAILURES_MAX)
         if self.setting.owns:
             may_lack |= not self._is_his(truth, asked)
-        is_new = truth.born.time >= oldest_crawl or not self.lists_all
-        if may_lack and (is_new or self._is_denied(truth, asked.session, oldest_crawl)):
+        if may_lack and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
         for state in truth.states:
             until = truth.until(state)
@@ -437,11 +438,6 @@ class Oracle:
         if truth.gone is not None and truth.gone < at:
             options.append(GONE)
         return options
-
-    def _is_denied(self, truth: Truth, session: ServerSession, since: float) -> bool:
-        """Whether the server has denied a task to the gateway: once is enough for one that the session never saw."""
-        own = (o for o in self._upstream.own if o.session is session and o.params.get("taskId") == truth.id)
-        return any(wrong(o.outcome)[1] in DENIALS and (o.ended is None or o.ended.time >= since) for o in own)
 
     def _is_his(self, truth: Truth, asked: Asked) -> bool:
         """Whether it is the caller's for sure: he got the result that made it, there or with these credentials."""
@@ -523,8 +519,6 @@ class Oracle:
         """Whether no full crawl is needed to know of a task that was made so long ago."""
         if asked.criteria.ids is not None and asked.session.lives(truth.id)[0] is not truth:
             return False  # a task that has ended is not asked for again (6.6)
-        if self._is_denied(truth, asked.session, asked.oldest):
-            return False
         named = asked.criteria.ids is not None and self.setting.knows_get and self.lists_all  # pages may cost less
         # The order of creation is told from timestamps.
         in_order = all(one.created <= other.created for one, other in pairwise(asked.session.truths))

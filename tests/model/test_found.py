@@ -285,6 +285,10 @@ FOUND = {
 
 
 OVER_STDIO = {
+    "over stdio, where nothing finds a task again, there is no such method twice": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), *[Fault(kind="code -32601", method="tasks/get")] * 2, Query(), Wait(641), Query(), Wait()),
+    ),
     "a line of a log comes between two lists": History(
         Setting(listening=True, tasks="w"), (Query(), Wait(66), Query(), Wait(), Log(), Wait(), Query(), Wait())
     ),

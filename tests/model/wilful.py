@@ -114,6 +114,9 @@ RACES: Final = faults({
 """Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""
 
 STDIO: Final = faults({
+    "a mark from before a crawl is forgotten where there seemed to be no tasks/get": (
+        r"0 if self\.known\.asks_by_id else (?=self\.known\.crawled)", ""
+    ),
     "a line of a log puts all in doubt": (
         r"jsonrpc\.may_be_messages\(line\.raw\)(?=:\n\s+return False)", "self._take_in(UNMATCHED.unread())"
     ),
@@ -194,6 +197,9 @@ FINDERS: Final[dict[str, int | str]] = {
     "a balancer's cookie tells who asks": "a balancer's cookie is new in each answer",
     "a request beside others that is refused with 409 fails the list": "a server serves one request at a time",
     "the gateway's requests have texts for ids": 0,
+    "a mark from before a crawl is forgotten where there seemed to be no tasks/get": (
+        "over stdio, where nothing finds a task again, there is no such method twice"
+    ),
     "a line of a log puts all in doubt": "a line of a log comes between two lists",
     "what is under way at a server writes of the one that takes its place": (
         "a server answers late with an id that another caller has at the one that has taken its place"
