@@ -127,7 +127,7 @@ class Refresh(ABC):
         now = self._sessions.now()
         told = Stamp(asked, asked.order, now.order, is_own=True)
         if jsonrpc.code_of(response.error) == jsonrpc.METHOD_NOT_FOUND:
-            self._record.stop_asking_by_id(now, self._ages.full_crawl_interval_s)
+            self._record.stop_asking_by_id(now, max(self._ages.full_crawl_interval_s, self._ages.max_age_s))
             return
         self._accept(told)
         found = None if bytes(response.error) else _task_in(response, task_id)

@@ -56,6 +56,9 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="code -32602", method="tasks/get"), Query(), Wait(), Query(), Wait()),
     ),
+    "no tasks/get, and each refresh is a crawl: what is known is not asked for": History(
+        Setting(full_crawl_interval=0, knows_get=False, tasks="w"), (Get(method="tasks/cancel"), Wait(), Restart())
+    ),
     "a task that a query names is denied once": History(
         Setting(tasks="w"), (Fault(kind="status 422 -32002"), Query(ids=(0,)), Blink(count=21))
     ),
