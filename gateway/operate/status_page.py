@@ -173,8 +173,12 @@ def _cause(reasons: Iterable[Mapping[str, Any]], upstream: str, is_fault: bool) 
 
 def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
     """Whether anything is wrong, in words, and what to do; `level` is good, note, warn or bad."""
-    found = sorted(_faults(shown), key=lambda f: (f.kind != "drain", _LEVELS.index(f.level), f.kind != "down"))
-    found = _varied(found)
+    total = ("down", "refused")  # nothing gets through: before what fails in part
+    found = sorted(_faults(shown), key=lambda f: (f.kind != "drain", _LEVELS.index(f.level), f.kind not in total))
+    # The first of each kind, then the second of each, so that ten that are down hide nothing else; notes come last.
+    kinds = [fault.kind for fault in found]
+    placed = [(fault.level == "note", kinds[:at].count(fault.kind), at) for at, fault in enumerate(found)]
+    found = [found[at] for *_, at in sorted(placed)]
     states = [upstream["state"] for upstream in shown["upstreams"]]
     parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
     first, more = found[:_SHOWN_MAX], len(found) - _SHOWN_MAX
@@ -182,15 +186,6 @@ def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
     text = ". ".join([*said, *[f"{more} more"] * (more > 0), *_waiting(shown)])
     level = min((fault.level for fault in found), key=_LEVELS.index, default="good")
     return {"level": level, "text": text, "faults": [fault._asdict() for fault in first], "more": max(more, 0)}
-
-
-def _varied(faults: Iterable[Trouble]) -> list[Trouble]:
-    """The first of each kind, then the second of each, so that ten that are down hide nothing else; notes come last."""
-    seen, placed = Counter[str](), list[tuple[bool, int, Trouble]]()
-    for fault in faults:
-        placed.append((fault.level == "note", seen[fault.kind], fault))
-        seen[fault.kind] += 1
-    return [fault for *_, fault in sorted(placed, key=lambda one: one[:2])]
 
 
 def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
