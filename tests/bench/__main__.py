@@ -17,7 +17,7 @@ from typing import Final
 
 import uvloop
 
-from tests.bench import costs, crawl, guard, hostile, index, peers, proc, relay, streams
+from tests.bench import costs, crawl, guard, hostile, index, known, peers, proc, relay, streams
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Options, Table, progress
 
@@ -28,21 +28,23 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "streams": streams.run,
     "hostile": hostile.run,
     "guard": guard.run,
+    "known": known.run,
     "costs": costs.run,
     "peers": peers.run,
 }
-NAMED_ONLY: Final = frozenset({"guard", "costs", "peers"})
+NAMED_ONLY: Final = frozenset({"guard", "known", "costs", "peers"})
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
 
 _SECTIONS_HELP: Final = """\
-sections (all but guard, costs and peers, if none is named):
+sections (all but guard, known, costs and peers, if none is named):
   relay    what relayed messages cost: the traffic of real clients by kind, mixed, and one ping; Envoy, taskgate
   index    a filtered page out of 50,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
   streams  memory per open event stream, and of 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
   guard    CPU of each kind of traffic in this tree against another commit; 10 % more fails
+  known    CPU of each kind of traffic beside 10,000 sessions, 100,000 ids, 5,000 streams, 2,000 heads; 10 % more fails
   costs    what each kind of server is asked a minute, in this tree and another commit's; 5 % more fails (5 minutes)
   peers    beside what else you could use: nginx, HAProxy, Envoy, FastMCP, mcp-proxy, ContextForge (3 minutes)
 

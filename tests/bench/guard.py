@@ -8,6 +8,7 @@ as in the commit, or more, fails the bench, and the error names it.
 import asyncio
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +45,7 @@ async def run(options: Options) -> list[Table]:
         ):
             served = await stack.enter_async_context(gateway(proc.cores().measured, upstream.url, tree=tree, keys=keys))
             ways.append(Way(name, served.url, served.pid))
-            await _make(served.url)
+            await answered(served.url, traffic.makings(served.url))  # so that they are the callers' own
         for number in range(rounds):
             progress(f"guard: round {number + 1} of {rounds}")
             for kind in traffic.KINDS:
@@ -55,16 +56,16 @@ async def run(options: Options) -> list[Table]:
     return [_judged(before, now, rounds), guarded]
 
 
-async def _make(url: str) -> None:
-    """Have the tasks made that clients ask for: with `guards.own_tasks` these are theirs."""
+async def answered(url: str, requests: Iterable[str]) -> None:
+    """Send requests in turn. Raises BenchFailed for an answer without a task."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    for request in traffic.makings(url):
+    for request in requests:
         writer.write(request.encode())
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         if b'"taskId"' not in await reader.readexactly(length):
-            raise BenchFailed(f"no task was made: {head!r}")
+            raise BenchFailed(f"no task in the answer: {head!r}")
     writer.close()
     await writer.wait_closed()
 

@@ -6,6 +6,8 @@ an `x-request-id`. An id that is even asks the server of world.py for an event s
 """
 
 import random
+from collections.abc import Iterator
+from itertools import product
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -89,6 +91,14 @@ def makings(url: str) -> list[str]:
     """Requests that make the tasks of all kinds."""
     callers = _callers(MIX, random.Random(_SEED))
     return [_request(caller, url, _making(task_id)) for caller in callers for task_id in caller.tasks]
+
+
+def by_others(url: str, sessions: int, pages: int) -> Iterator[str]:
+    """What callers of their own ask, each in his session: for one task, or for so many pages of tasks."""
+    for number, (session, page) in enumerate(product(range(sessions), range(max(pages, 1)))):
+        method, params = ("tasks/list", {"cursor": f"{page}"}) if pages else ("tasks/get", {"taskId": f"{session}"})
+        message = orjson.dumps({"method": method, "jsonrpc": "2.0", "params": params, "id": 2 * number + 1})
+        yield _request(_Caller(_HTTPX, f"other-{session}", f"other-{session}", []), url, message)
 
 
 def _making(task_id: str) -> bytes:

@@ -1,9 +1,11 @@
 """The upstream of the traffic (traffic.py): it answers each message as a server of the SDKs would.
 
+    a GET                          an event stream that stays open, without an event
     a notification                 202, without a body
     an id that is odd              JSON with a `Content-Length`
     an id that is even             an event stream of one event, in chunks, written at once
     `tasks/get`                    a working task, the same at each read
+    `tasks/list`                   a page of 500 tasks, others in each request
     `tools/call`                   a text of 10 to 2,000 bytes
     `tools/list`                   ten tools
     `ping`                         an empty result
@@ -22,6 +24,7 @@ import orjson
 
 from tests.bench import child, traffic
 
+PAGE_TASKS: Final = 500
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 _METHOD: Final = re.compile(rb'^\{"method":"([a-z/]+)"')
@@ -36,6 +39,7 @@ _STREAM: Final = (
     b"Connection: keep-alive\r\nmcp-session-id: %b\r\nDate: %b\r\nKeep-Alive: timeout=5\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
 )
+_OPENED: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _ACCEPTED: Final = (
     b"HTTP/1.1 202 Accepted\r\ndate: %b\r\nserver: uvicorn\r\ncontent-type: application/json\r\n"
     b"mcp-session-id: %b\r\ncontent-length: 0\r\n\r\n"
@@ -54,6 +58,8 @@ _TOOLS: Final = orjson.dumps(
 def _result(method: bytes, body: bytes, number: int) -> bytes:
     if method == b"tasks/get":
         return _TASK % _TASK_ID.search(body)[1]  # type: ignore[index]
+    if method == b"tasks/list":
+        return b'{"tasks":[%b]}' % b",".join(_TASK % (b"%d-%d" % (number, at)) for at in range(PAGE_TASKS))
     if method == b"tools/call" and b'"task":{}' in body:
         return b'{"task":%b}' % (_TASK % _TASK_ID.search(body)[1])  # type: ignore[index]
     if method == b"tools/call":
@@ -78,6 +84,9 @@ class World(asyncio.Protocol):
         data = self._begun + data
         while (end := data.find(_HEAD_END)) >= 0:
             start = end + len(_HEAD_END)
+            if data.startswith(b"GET "):
+                self.transport.write(_OPENED)
+                return
             length = int(_LENGTH.search(data, 0, start)[1])  # type: ignore[index]
             if len(data) < start + length:
                 break
