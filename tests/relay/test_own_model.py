@@ -30,7 +30,9 @@ CONFIG: Final[Json] = {"log": {"level": "error"}, "guards": {"own_tasks": True},
 CREDENTIALS: Final = (b"Authorization: Bearer a", b"Authorization: Bearer b", b"Cookie: sid=c")
 EMPTY: Final = (
     b"Authorization:",
+    b"Authorization: Bearer",
     b"Authorization: Bearer undefined",
+    b"Authorization: Basic Og==",
     b"Cookie:",
     b"Cookie: sid=; x=",
     b"Mcp-Session-Id:",
@@ -50,7 +52,7 @@ class Who:
 
 CALLERS: Final = [
     *(Who((one,)) for one in CREDENTIALS + SESSIONS + EMPTY),
-    *(Who((session, one)) for session in SESSIONS for one in (*CREDENTIALS, *EMPTY[:4])),
+    *(Who((session, one)) for session in SESSIONS for one in (*CREDENTIALS, *EMPTY[:-1])),
     Who(()), Who((SESSIONS[0], b"DPoP: p")),
 ]  # fmt: skip
 
