@@ -41,10 +41,12 @@ class ListRequest(ClientMessage, frozen=True, kw_only=True):
 
 async def read(body: bytes, has_guards: bool = False, is_own: bool = False) -> ClientMessage | None:
     """The message in a body. `has_guards`: what is doubtful is looked for; `is_own`: and related tasks."""
+    if is_large := len(body) > _LARGE_BYTES:
+        await asyncio.sleep(0)
     copy = bytearray(body if has_guards else b"")  # it is overwritten at last
     if not body or (message := jsonrpc.parse(copy or body)) is None:
         return None
-    raw, kind, is_large = message.params, ClientMessage, len(body) > _LARGE_BYTES
+    raw, kind = message.params, ClientMessage
     if is_large:
         await asyncio.sleep(0)
     said, arguments, ttl = client_message.fields_of(message)
@@ -62,6 +64,8 @@ async def read(body: bytes, has_guards: bool = False, is_own: bool = False) -> C
         if is_large:
             await asyncio.sleep(0)
         said["related"] = ids_in_messages.related(message, body)
+    if is_large:
+        await asyncio.sleep(0)
     return kind(**said)
 
 
