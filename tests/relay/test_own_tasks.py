@@ -36,7 +36,7 @@ class Open:
     def results(self, message: Json) -> Any:
         params, method = message.get("params") or {}, message["method"]
         if "task" in params:
-            self.tasks[params["name"]] = task(params["name"])
+            self.tasks[params["name"]] = task(params["name"], **params["task"])
             return {"task": self.tasks[params["name"]]}
         if method == "tasks/list":
             return page(self.tasks.values())
@@ -442,7 +442,7 @@ PROVES: Final = [b"Mcp-Session-Id: s-7", b"DPoP: proof"]
 
 
 @pytest.mark.parametrize("fields", [[], PROVES, [b"Authorization: Negotiate abc"], [b"Authorization: Bearer"]])
-@pytest.mark.parametrize("made", [{"task": {}}, {}], ids=["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("made", [{"task": {}}, {"task": {"ttl": 0}}, {}], ids=["2025-11-25", "ttl 0", "2026-07-28"])
 async def test_an_id_that_is_made_again_for_nobody_is_its_earlier_owners_no_more(
     gateways: Gateways, fields: list[bytes], made: Json
 ) -> None:
@@ -452,7 +452,7 @@ async def test_an_id_that_is_made_again_for_nobody_is_its_earlier_owners_no_more
         return {"resultType": "task", **task("1")} if made == {} and message["method"] == "tools/call" else None
 
     async with guarded(gateways, Open(said).script) as rig:
-        await rig.ask(ADA.post(call("tools/call", name="1", task={})))
+        await rig.ask(ADA.post(call("tools/call", name="1", task=made.get("task", {}))))
         await rig.ask(ADA.post(call("tasks/get", taskId="1")))
         assert len(rig.asked("tasks/get")) == 1, "it is hers"
         assert "result" in final(await rig.ask(post(call("tools/call", name="1", **made), *fields)))
@@ -460,6 +460,35 @@ async def test_an_id_that_is_made_again_for_nobody_is_its_earlier_owners_no_more
         for method in ("tasks/get", "tasks/result", "tasks/cancel"):
             assert final(await rig.ask(ADA.post(call(method, taskId="1"))))["error"] == UNKNOWN
         assert len(rig.upstream.requests) == asked
+        assert await listed(rig, ADA) == []
+
+
+@pytest.mark.parametrize("who", [EVE, Asks(session=b"")])
+async def test_an_id_that_a_cancelled_call_makes_again_is_its_earlier_owners_no_more(
+    gateways: Gateways, who: Asks
+) -> None:
+    """Its server answers all the same. Who has left gets no answer, and nobody loses anything."""
+    server, goes_on = Open(), asyncio.Event()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if "id" not in message:
+            return response(b"", status=b"202 Accepted")
+        if "late" in message["params"]:
+            await goes_on.wait()
+        return await server.script(asked, peer)
+
+    async with guarded(gateways, script) as rig:
+        await make(rig, ADA, "1")
+        late = call("tools/call", name="1", task={}, late=True)
+        left, _ = await rig.begin(who.post(late))
+        await left.close()
+        client, _ = await rig.begin(who.post(late))
+        assert "result" in final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))
+        await rig.ask(who.post(notification("notifications/cancelled", requestId=late["id"])))
+        goes_on.set()
+        assert "result" in final(await client.response())
+        assert final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
         assert await listed(rig, ADA) == []
 
 

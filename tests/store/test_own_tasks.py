@@ -28,7 +28,7 @@ class Open(Server):
         message = body(asked) if asked.method != b"DELETE" else {}
         params, method = message.get("params") or {}, message.get("method", "")
         if "task" in params:
-            made = task_of(params.get("id") or f"t-{len(self.tasks)}")
+            made = task_of(params.get("id") or f"t-{len(self.tasks)}", **params["task"])
             self.tasks[made["taskId"]] = ("", "", made)
             return answer(result(message["id"], {"task": made}))
         if method == "tasks/list":
@@ -46,8 +46,8 @@ def guarded(fleet: Fleet) -> Fleet:
     return fleet
 
 
-async def make(replica: Replica, caller: Caller, task_id: str | None = None) -> str:
-    said = await replica.ask(caller, call("tools/call", name="work", task={}, id=task_id))
+async def make(replica: Replica, caller: Caller, task_id: str | None = None, **task: Any) -> str:
+    said = await replica.ask(caller, call("tools/call", name="work", task=task, id=task_id))
     made: str = said["result"]["task"]["taskId"]
     return made
 
@@ -146,12 +146,28 @@ async def test_a_session_that_ends_at_one_replica_has_no_tasks_at_another(guarde
                 assert await got(each, Caller("another", "ada"), task_id)
 
 
-async def test_an_id_that_is_made_again_for_nobody_is_nobodys_at_any_replica(guarded: Fleet) -> None:
+@pytest.mark.parametrize("own", [True, False])
+async def test_ids_that_nobody_has_cost_the_server_nothing_more(guarded: Fleet, own: bool) -> None:
+    """A client names 2,000 of them in each list, at a replica that knows of none and at one that has read the list."""
+    async with guarded.pair(index={"max_age": "60s"}, guards={"own_tasks": own}) as (one, other):
+        ada = await one.open("ada")
+        made = await make(one, ada)
+        for each in (one, other):
+            assert await each.ids(ada, status="working") == [made]
+        guarded.server.asked.clear()
+        for number, each in enumerate((one, other, one, other)):
+            assert await each.ids(ada, taskIds=[f"never-{number}-{other}" for other in range(2000)]) == []
+        assert guarded.server.asked == []
+        assert await one.ids(ada) == await other.ids(ada) == [made]
+
+
+@pytest.mark.parametrize("task", [{}, {"ttl": 0}])
+async def test_an_id_that_is_made_again_for_nobody_is_nobodys_at_any_replica(guarded: Fleet, task: Json) -> None:
     async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
         ada, nobody = await one.open("ada"), Caller("", "")
-        await make(one, ada, "same")
+        await make(one, ada, "same", **task)
         await soon(other, ada, "same")
-        await make(other, nobody, "same")
+        await make(other, nobody, "same", **task)
         assert not await got(other, ada, "same")
         await soon(one, ada, "same", is_his=False)
         assert (await one.ids(ada), await other.ids(ada)) == ([], [])
