@@ -152,13 +152,12 @@ class SharedOwn(OwnTasks):
             self._store.add(_key_of(owner), [DOUBT], [DOUBT], owed=True, kept_s=2 * IDLE_S)
         super().end_all(key)
 
-    async def learn(self, owners: Sequence[OwnerKey]) -> bool:
-        """Learn what other replicas know of these owners, if that is due. Returns whether it could be."""
+    async def learn(self, owners: Sequence[OwnerKey]) -> None:
+        """Learn what other replicas know of these owners, where that is due."""
         asked, epoch = self._now(), self._store.epoch
-        behind = [o for o in owners if asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._max_age_s / 2]
-        return await self._learn(behind, asked, epoch) if behind else True
-
-    async def _learn(self, owners: Sequence[OwnerKey], asked: Moment, epoch: int) -> bool:
+        owners = [o for o in owners if asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._max_age_s / 2]
+        if not owners:
+            return
         reads = await asyncio.gather(*(self._store.read(_key_of(o), self._place(o)) for o in owners))
         new = dict[str, None]()  # that any of these owners may have
         for owner, read in zip(owners, reads, strict=True):
@@ -169,11 +168,10 @@ class SharedOwn(OwnTasks):
             await asyncio.sleep(0)
             unknown = [i for i in ids if not all(self.owns([owner], i) for owner in owners)]
             if unknown and not await self._look(owners, unknown):
-                return False
+                return
         for owner, read in zip(owners, reads, strict=True):
             if read is not None:
                 self._heard[owner] = epoch, read.place, asked.at
-        return all(read is not None and read.complete for read in reads)
 
     def _place(self, owner: OwnerKey) -> int:
         """The place of the last entry of an owner that was taken in; 0 if what was heard has been forgotten."""
