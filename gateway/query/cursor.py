@@ -25,33 +25,19 @@ import msgspec
 
 from gateway.mcp.task import ID_CHARS_MAX, Place, Task, apart
 from gateway.query import criteria
-from gateway.query.criteria import (
-    CRITERIA,
-    CRITERIA_BYTES_MAX,
-    FAULTS_MAX,
-    LIST_ITEMS_MAX,
-    BadQuery,
-    Fault,
-    Given,
-    NotAllowed,
-    PackedInstant,
-    Query,
-    pack_instant,
-    unpack_instant,
-)
 
 ALLOWED: Final = "a nextCursor of this list, with the same criteria; else begin at the first page"
 
 _PREFIX: Final = "taskgate4."
 _OURS: Final = re.compile(r"taskgate(?:[0-9]+\.|:)")  # of any version, or spelled
 # Unpacked: the criteria, an id in JSON of at most six bytes a character, the rest.
-_BYTES_MAX: Final = CRITERIA_BYTES_MAX + 6 * ID_CHARS_MAX + 1024
+_BYTES_MAX: Final = criteria.CRITERIA_BYTES_MAX + 6 * ID_CHARS_MAX + 1024
 _CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor that does not compress at all
 
 _SMALL_BYTES: Final = 256  # to compress what is smaller would double the cost of a cursor
 _BEGINNING: Final = "taskgate:"
 _SPELLED: Final = "criteria as a query string, such as `taskgate:?status=working,failed&order=asc`"
-_VALUES_MAX: Final = 2 * LIST_ITEMS_MAX
+_VALUES_MAX: Final = 2 * criteria.LIST_ITEMS_MAX
 _SINGLE_MAX: Final = 20  # values of criteria that are no lists: each may be a fault
 _NO_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
@@ -59,7 +45,7 @@ _NO_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 class Position(msgspec.Struct, frozen=True):
     """A page of a list, behind the place `after`. One that `comes_again` is small, and remembered (query_answer.py)."""
 
-    query: Query
+    query: criteria.Query
     after: Place | None = None
     comes_again: bool = False
     header: str | None = None  # the criteria as they stood in the header, if they did
@@ -70,12 +56,12 @@ def following(position: Position, tasks: Sequence[Task]) -> Position:
     return Position(position.query, position.query.place(tasks[-1]))
 
 
-_After: TypeAlias = tuple[PackedInstant, Annotated[str, msgspec.Meta(max_length=ID_CHARS_MAX)]]
+_After: TypeAlias = tuple[criteria.PackedInstant, Annotated[str, msgspec.Meta(max_length=ID_CHARS_MAX)]]
 
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Any]:
-    fields = [(name, criterion.kind.packed | None, None) for name, criterion in CRITERIA.items()]
+    fields = [(name, criterion.kind.packed | None, None) for name, criterion in criteria.CRITERIA.items()]
     members = [("criteria", msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)), ("after", _After)]
     return msgspec.json.Decoder(msgspec.defstruct("_Cursor", members, array_like=True, forbid_unknown_fields=True))
 
@@ -89,11 +75,11 @@ def encode(position: Position) -> str:
     at, task_id = position.after
     usual = criteria.defaults()
     given = {
-        name: value if (pack := CRITERIA[name].kind.pack) is None else pack(value)
+        name: value if (pack := criteria.CRITERIA[name].kind.pack) is None else pack(value)
         for name, value in position.query.values.items()
         if value != usual.get(name)
     }
-    raw = _json.encode((given, (pack_instant(at), apart(task_id))))
+    raw = _json.encode((given, (criteria.pack_instant(at), apart(task_id))))
     packed = zlib.compress(raw, level=1) if len(raw) > _SMALL_BYTES else raw
     body = _PREFIX + urlsafe_b64encode(packed).decode()
     return f"{body}.{_checksum(body)}"
@@ -125,7 +111,7 @@ def decode(text: str) -> Position | None:
         if not raw.startswith(b"["):  # the JSON is an array, and no compressed data begins like one
             raw = zlib.decompressobj().decompress(raw, _BYTES_MAX)
         return _position(_decoder().decode(raw))
-    except NotAllowed as refused:
+    except criteria.NotAllowed as refused:
         refuse(refused.given[0].decode(), refused.allowed)
     except (ValueError, zlib.error):  # msgspec's errors are ValueErrors
         refuse(text, ALLOWED)
@@ -134,14 +120,14 @@ def decode(text: str) -> Position | None:
 def _position(said: Any) -> Position:
     given = {
         name: packed if (unpack := criterion.kind.unpack) is None else unpack(packed)
-        for name, criterion in CRITERIA.items()
+        for name, criterion in criteria.CRITERIA.items()
         if (packed := getattr(said.criteria, name)) is not None
     }
     instant, task_id = said.after
-    return Position(Query(**given), (unpack_instant(instant), task_id))
+    return Position(criteria.Query(**given), (criteria.unpack_instant(instant), task_id))
 
 
-def read_spelled(text: str) -> Query:
+def read_spelled(text: str) -> criteria.Query:
     """The query that a cursor spells. Raises BadQuery."""
     beginning, mark, pairs = text.partition("?")
     if beginning + mark != _BEGINNING + "?":
@@ -149,14 +135,14 @@ def read_spelled(text: str) -> Query:
     return read_pairs(pairs, "cursor")
 
 
-def read_pairs(pairs: str, where: str) -> Query:
+def read_pairs(pairs: str, where: str) -> criteria.Query:
     """The query that the pairs of a query string spell; `where` they stand. Raises BadQuery."""
-    if len(pairs) > CRITERIA_BYTES_MAX:
-        refuse(f"{len(pairs)} characters", f"no more than {CRITERIA_BYTES_MAX} characters", where)
+    if len(pairs) > criteria.CRITERIA_BYTES_MAX:
+        refuse(f"{len(pairs)} characters", f"no more than {criteria.CRITERIA_BYTES_MAX} characters", where)
     if (count := 1 + pairs.count("&") + pairs.count(",")) > _VALUES_MAX:
         refuse(f"{count} values", f"no more than {_VALUES_MAX} values", where)
-    faults: list[Fault] = []
-    single: list[Given] = []
+    faults: list[criteria.Fault] = []
+    single: list[criteria.Given] = []
     lists: dict[str, list[str]] = {}
     for pair in filter(None, pairs.split("&")):
         raw_name, _, value = pair.partition("=")
@@ -168,12 +154,12 @@ def read_pairs(pairs: str, where: str) -> Query:
             lists.setdefault(name, []).extend(_decoded(one, where) for one in (value.split(",") if value else ()))
         else:
             single.append((f"{where}.{name}", criterion, msgspec.json.encode(_decoded(value, where))))
-        if len(faults) == FAULTS_MAX:
-            raise BadQuery(faults)
+        if len(faults) == criteria.FAULTS_MAX:
+            raise criteria.BadQuery(faults)
         if len(single) > _SINGLE_MAX:
             refuse(pairs, f"no more than {_SINGLE_MAX} values of criteria that are no lists", where)
     listed = [(f"{where}.{name}", criteria.names()[name], msgspec.json.encode(items)) for name, items in lists.items()]
-    return criteria.query_of([*listed, *single], faults) or Query()
+    return criteria.query_of([*listed, *single], faults) or criteria.Query()
 
 
 def _decoded(text: str, where: str) -> str:
@@ -191,4 +177,4 @@ def _decoded(text: str, where: str) -> str:
 
 def refuse(given: str, allowed: str, where: str = "cursor") -> NoReturn:
     """Raises BadQuery: a cursor, or a part of it, or words for it, is not what is allowed."""
-    raise BadQuery([criteria.fault(where, given.encode("utf-8", "backslashreplace"), allowed)])
+    raise criteria.BadQuery([criteria.fault(where, given.encode("utf-8", "backslashreplace"), allowed)])

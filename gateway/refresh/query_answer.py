@@ -16,18 +16,8 @@ from typing import Final, NamedTuple
 import msgspec
 import orjson
 
+from gateway import errors
 from gateway.config import IndexLimits
-from gateway.errors import (
-    CannotAnswer,
-    GatewayError,
-    Internal,
-    NoFilter,
-    NoTasks,
-    TooLarge,
-    UpstreamBroken,
-    UpstreamFailed,
-    without_frames,
-)
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.client_message import ClientMessage
@@ -149,7 +139,7 @@ class Planner:
         asked = self._sessions.now()
         response = await self._crawler(session, caller, channel).ask("tasks/list", {})
         if bytes(response.error):
-            raise UpstreamFailed(bytes(response.error))
+            raise errors.UpstreamFailed(bytes(response.error))
         known.asked_as = caller.asks_first, asked.at
         known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
 
@@ -157,7 +147,7 @@ class Planner:
         """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
         while not session.record.known.has_listed or session.record.known.is_hidden(came.order):
-            with suppress(Forgotten, TooLarge):
+            with suppress(Forgotten, errors.TooLarge):
                 await self._carry_out(session, caller, waiter, Query(), ACCESS_CHECK, came)
 
     def _crawler(self, session: Session, caller: Caller, channel: Channel) -> Crawler:
@@ -172,7 +162,7 @@ class Planner:
                 return await self._from_index(session, caller, waiter, position, came)
             except Forgotten:
                 continue
-            except TooLarge:  # what the index had is forgotten, such as tasks that are gone
+            except errors.TooLarge:  # what the index had is forgotten, such as tasks that are gone
                 if not may_be_too_large:
                     raise
                 may_be_too_large = False
@@ -187,7 +177,7 @@ class Planner:
             if isinstance(plan, Answer):
                 return Answer(plan.page, plan.as_of_unix_s, outcome, "; ".join(reasons) or plan.reason, requests)
             if plan.crawl and session.record.known.outgrown and came.at < session.record.known.outgrown_until:
-                raise TooLarge(session.record.known.outgrown)
+                raise errors.TooLarge(session.record.known.outgrown)
             with self._counts.plan(session.key.upstream, plan.reason):
                 made = await self._carry_out(session, caller, waiter, position.query, plan, came)
             if made is None:
@@ -196,7 +186,7 @@ class Planner:
                 outcome = "refreshed"
                 requests += made
                 reasons.append(plan.reason)
-        raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
+        raise errors.UpstreamBroken("the upstream's tasks change faster than they can be asked for")
 
     def _overdue(self, session: Session, page: QueryPage) -> list[str]:
         return planning.overdue(session.record, page.tasks, self._clock(), time.time())
@@ -274,14 +264,14 @@ class Answerer:
         if spelled_ is None and self._sessions.own is None:
             return PASSES if passes or message.is_later else self._passes(caller, message.misspelt)
         if passes or message.is_later:
-            raise NoTasks(NO_LIST) if spelled_ is None else NoFilter(NO_FILTER)
+            raise errors.NoTasks(NO_LIST) if spelled_ is None else errors.NoFilter(NO_FILTER)
         if message.cursor:
             allowed = cursor.ALLOWED if spelled_ is None else f"no cursor of the server's beside {FILTER}"
             return BadQuery([criteria.fault("cursor", message.cursor, allowed)])
         try:
             return Position(Query()) if spelled_ is None else filter_of(spelled_)
         except BadQuery as bad:
-            return without_frames(bad)
+            return errors.without_frames(bad)
 
     def _passes(self, caller: Caller, misspelt: Mapping[str, str]) -> Passes:
         """A list passes that has names which are nearly criteria (DESIGN 5.4). The log has them too."""
@@ -312,7 +302,7 @@ class Answerer:
         try:
             if caller.proof:
                 why = f"{caller.proof} proves one request, and a filtered list takes requests of taskgate's own"
-                raise CannotAnswer(f"{why}: ask for the list without criteria, and filter its pages")
+                raise errors.CannotAnswer(f"{why}: ask for the list without criteria, and filter its pages")
             if isinstance(position, BadQuery):
                 await self._refuse(session, reply, caller, message, position)
                 return
@@ -324,7 +314,7 @@ class Answerer:
             page_bytes, rest = answer.page.size_bytes, _rest(answer, position, message.ignored)
             reply.hold(len(raw_id) + page_bytes + len(rest))
         except Exception as error:
-            failed = error if isinstance(error, GatewayError) else Internal()
+            failed = error if isinstance(error, errors.GatewayError) else errors.Internal()
             outcome = "refused" if failed.refuses else "failed"
             self._counts.query(EndedQuery(caller.key.upstream, outcome, str(failed)))
             if reply.streaming:
