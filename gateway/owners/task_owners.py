@@ -15,7 +15,6 @@ from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc
 from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.ids_in_messages import OF_TASKS, Made, made_by, told_of
-from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
 from gateway.owners.task_ids_seen_by_caller import (
     DENIED,
@@ -178,7 +177,7 @@ class OwnTasks(Owners):
         server: ServerKey,
         owners: Sequence[OwnerKey],
         data: bytes,
-        message: Message | None,
+        message: jsonrpc.Message | None,
         request: ClientMessage | None = None,
         resumed: bool = False,
     ) -> bool:

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 import msgspec
-from msgspec import Raw
 
 from gateway.errors import without_frames
 from gateway.mcp import client_message, ids_in_messages, jsonrpc
@@ -78,7 +77,7 @@ def small_list(raw: bytes) -> dict[str, Any]:
     return said
 
 
-def _list(raw: Raw | bytes, params: Params) -> dict[str, Any]:
+def _list(raw: msgspec.Raw | bytes, params: Params) -> dict[str, Any]:
     revision = jsonrpc.member(params.meta, "io.modelcontextprotocol/protocolVersion")
     is_later = bytes(revision).strip(b'"') > LAST_REVISION
     try:

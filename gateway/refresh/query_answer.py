@@ -21,7 +21,6 @@ from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.client_message import ClientMessage
-from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
 from gateway.mcp.task import Moment
 from gateway.owners.task_owners import GUARD
 from gateway.query import criteria, cursor
@@ -30,7 +29,6 @@ from gateway.query.cursor import Position
 from gateway.query.list_request import SAME_BYTES_MAX, ListRequest
 from gateway.refresh import planning
 from gateway.refresh.plan_execution import AccessCheck, Crawl, Delta, Refresh
-from gateway.refresh.planning import ACCESS_CHECK, Ages, Need, Plan
 from gateway.refresh.retrying_crawler import Crawler
 from gateway.tasks.exchange_observer import PLAIN
 from gateway.tasks.index import QueryPage
@@ -96,14 +94,14 @@ class Planner:
         self._limits = limits
         self._counts = counts
         self._clock = clock
-        self._ages = Ages(limits.max_age, limits.full_crawl_interval)
+        self._ages = planning.Ages(limits.max_age, limits.full_crawl_interval)
 
     def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
         found = self._answer_or_plan(session, position, self._sessions.now())
         return found if isinstance(found, Answer) else None
 
-    def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | Plan:
+    def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | planning.Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
         session.find_again(came)
         plan = planning.plan(session.record, position.query, came, self._ages, session.owns)
@@ -113,7 +111,7 @@ class Planner:
         if self._overdue(session, page):
             # All that a page may have: of large tasks only one may be shown, and there may be many.
             overdue = self._overdue(session, session.record.index.select(position, self._limits.page_size))
-            return Plan("the ttl of tasks to be shown has passed", tasks=overdue)
+            return planning.Plan("the ttl of tasks to be shown has passed", tasks=overdue)
         oldest_s = max(session.record.as_of.at, came.at - self._ages.max_age_s)
         return Answer(page, time.time() - (self._clock() - oldest_s), "index", plan.reason, 0)
 
@@ -148,7 +146,7 @@ class Planner:
         came = self._sessions.now()
         while not session.record.known.has_listed or session.record.known.is_hidden(came.order):
             with suppress(Forgotten, errors.TooLarge):
-                await self._carry_out(session, caller, waiter, Query(), ACCESS_CHECK, came)
+                await self._carry_out(session, caller, waiter, Query(), planning.ACCESS_CHECK, came)
 
     def _crawler(self, session: Session, caller: Caller, channel: Channel) -> Crawler:
         sessions = self._sessions
@@ -194,7 +192,7 @@ class Planner:
     # ---- asking ----
 
     async def _carry_out(
-        self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: Plan, came: Moment
+        self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: planning.Plan, came: Moment
     ) -> int | None:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
         need = planning.need_of(session.record, came, self._ages)
@@ -219,11 +217,11 @@ class Planner:
         await together(*(self._await(wait, waiter, need) for wait in waits))
         return None if crawler is None else crawler.requests
 
-    async def _await(self, ask: InFlight, waiter: Waiter, need: Need) -> None:
+    async def _await(self, ask: InFlight, waiter: Waiter, need: planning.Need) -> None:
         """Wait for an ask. If it began too early to be of use, its error is ignored."""
         await (ask.join(waiter) if need.met(ask.began) else ask.over())
 
-    def _may_pass(self, session: Session, data: bytes, message: Message | None) -> bool:
+    def _may_pass(self, session: Session, data: bytes, message: jsonrpc.Message | None) -> bool:
         own = self._sessions.own
         return own is None or own.may_pass(session.key.server, session.owners, data, message)
 
@@ -255,7 +253,7 @@ class Answerer:
         """
         if not isinstance(message, ListRequest):
             return PASSES
-        is_no_text = not message.is_strict and REPLACEMENT.encode() in message.id
+        is_no_text = not message.is_strict and jsonrpc.REPLACEMENT.encode() in message.id
         native = self._sessions.servers.native(caller.key)
         passes = not caller.is_served or is_no_text or native is not None
         spelled_ = None if native is not None and native.is_taskgate else caller.filter
@@ -336,9 +334,9 @@ class Answerer:
         await self._planner.ask_first(session, caller, waiter)
         await self._planner.check_access(session, caller, waiter)
         faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in bad.faults]
-        said = jsonrpc.error(message.id, INVALID_PARAMS, str(bad), {"errors": faults})
+        said = jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(bad), {"errors": faults})
         reply.hold(len(said))
-        reply.refuse(said, INVALID_PARAMS)
+        reply.refuse(said, jsonrpc.INVALID_PARAMS)
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
         name, page = caller.key.upstream, answer.page

@@ -22,12 +22,10 @@ from gateway.config import Address, Config, StdioConfig
 from gateway.errors import GatewayError, Internal, Overloaded, printable, without_frames
 from gateway.mcp import jsonrpc
 from gateway.mcp.client_message import ClientMessage
-from gateway.mcp.jsonrpc import Id
 from gateway.operate import log_format
 from gateway.query import list_request
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
-from gateway.query.list_request import ListRequest
 from gateway.refresh.query_answer import Answerer, Passes
 from gateway.stdio.child_process import Child, Streams
 from gateway.stdio.line_channel import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
@@ -108,7 +106,7 @@ class StdioProxy:
             self._pass_unread(line)
             return False
         position = self._answerer.position(self._caller, message)
-        if isinstance(message, ListRequest) and not isinstance(position, Passes):
+        if isinstance(message, list_request.ListRequest) and not isinstance(position, Passes):
             await self._to_client.drain_own()  # a client that takes no answers is not read beyond its next query
             is_full = len(self._answering) >= self._limits.connections_max
             work = asyncio.create_task(self._answer(message, position, len(line.raw), is_full))
@@ -137,7 +135,7 @@ class StdioProxy:
             self._unanswered.note(request_id, Passed(_UNREAD, self.sessions.now(), is_clear=False))
 
     async def _answer(
-        self, message: ListRequest, position: Position | BadQuery, size_bytes: int, is_full: bool
+        self, message: list_request.ListRequest, position: Position | BadQuery, size_bytes: int, is_full: bool
     ) -> None:
         reservation, began_at = Reservation(self._buffers), self._clock()
         reply = StdioReply(self._caller, self._to_client, reservation, size_bytes)
@@ -212,7 +210,7 @@ class StdioProxy:
             line.raw = intercepted.seen
         return False
 
-    def _answered(self, message_id: Id | None) -> Pending:
+    def _answered(self, message_id: jsonrpc.Id | None) -> Pending:
         """What a response of that id answers, which is not read; it is answered now."""
         passed = None if message_id is None else self._unanswered.take(message_id)
         self._ended(passed, None, None)

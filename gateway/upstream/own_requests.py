@@ -24,7 +24,6 @@ from gateway.caller_identity import is_of_one_message
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
 from gateway.http.header_fields import EVENT_STREAM, Headers
 from gateway.mcp import jsonrpc, sse
-from gateway.mcp.jsonrpc import Message
 from gateway.transport.memory_budget import Reservation
 from gateway.upstream.connection_pool import Pool
 from gateway.upstream.server_connection import Response
@@ -59,7 +58,7 @@ class HttpChannel:
         """An exchange has one answer."""
         return True
 
-    async def ask(self, request: bytes, message_id: int) -> Message:
+    async def ask(self, request: bytes, message_id: int) -> jsonrpc.Message:
         """The response to one JSON-RPC request of that id; it may be an error. Raises GatewayError."""
         before, behind = self._post
         said = b"" if _MIRRORS.isdisjoint(self._headers.by_name) else _mirrored(request)
@@ -72,7 +71,7 @@ class HttpChannel:
         before, name, behind = head.rpartition(b"\r\nContent-Length: ")
         return before + name, behind
 
-    async def _exchange(self, request: bytes, message_id: int) -> Message:
+    async def _exchange(self, request: bytes, message_id: int) -> jsonrpc.Message:
         stream, method = _Stream(), b"POST"
         for _ in range(_POLLS_MAX):
             async with AsyncExitStack() as leaving:
@@ -136,7 +135,7 @@ class HttpChannel:
                 reservation.hold(len(body))
         return bytes(body)
 
-    async def _read_stream(self, response: Response, message_id: int, stream: "_Stream") -> Message | None:
+    async def _read_stream(self, response: Response, message_id: int, stream: "_Stream") -> jsonrpc.Message | None:
         """The response with that id, once each message before it has been passed on; None if the stream ends first."""
         with closing(Reservation(self._pool.buffers)) as reservation:
             while True:
@@ -153,7 +152,7 @@ class HttpChannel:
                     return answer
                 reservation.hold(stream.parser.pending_bytes)
 
-    async def _read_piece(self, piece: bytes, message_id: int, stream: "_Stream") -> Message | None:
+    async def _read_piece(self, piece: bytes, message_id: int, stream: "_Stream") -> jsonrpc.Message | None:
         """The response with that id, if this piece completes it. Requests and notifications are passed on."""
         answer = None
         for data in stream.feed(piece):
@@ -240,7 +239,7 @@ def _date_unix_s(given: bytes) -> float | None:
         return None
 
 
-def _matching(body: bytes, message_id: int) -> Message:
+def _matching(body: bytes, message_id: int) -> jsonrpc.Message:
     message = jsonrpc.parse(body)
     if message is None or not message.answers(message_id):
         other_id = b"" if message is None else bytes(message.id)
