@@ -16,15 +16,7 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.ids_in_messages import OF_TASKS, Made, made_by, told_of
 from gateway.mcp.task import Moment
-from gateway.owners.task_ids_seen_by_caller import (
-    DENIED,
-    ID_CHARS_MAX,
-    IDLE_S,
-    IDS_OF_SESSION,
-    OwnerKey,
-    Owners,
-    SeenIds,
-)
+from gateway.owners.task_ids_seen_by_caller import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 
 GUARD: Final = "guards.own_tasks"
 NO_OWNER: Final = (
@@ -52,7 +44,7 @@ class Ownership(Struct):
     @property
     def kept_s(self) -> float:
         """For how long it is theirs from its last use. Some servers begin its `ttl` anew when it has ended."""
-        return 2 * self.ttl_s + _GRACE_S if self.ttl_s else IDLE_S
+        return 2 * self.ttl_s + _GRACE_S if self.ttl_s else Owners.idle_s
 
 
 class OwnIds(SeenIds):

@@ -55,11 +55,6 @@ def entry_of_gone(task_id: str) -> bytes:
     return msgspec.json.encode(ReplicaUpdate(apart(task_id), gone=True))
 
 
-def may_be_told(task_id: str) -> bool:
-    """Whether an id is short enough for replicas to tell each other of its task."""
-    return len(task_id) <= MARKED_ID_CHARS_MAX
-
-
 def updates_in(entries: Iterable[bytes]) -> Iterator[ReplicaUpdate]:
     return (update for entry in entries if (update := decoded(_update, entry)) is not None)
 

@@ -33,20 +33,11 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
 from gateway.mcp.task_observations import Observation
-from gateway.store.redis_schema import (
-    DOUBT,
-    RedisStore,
-    ReplicaUpdate,
-    entry_of,
-    entry_of_gone,
-    may_be_told,
-    slices,
-    updates_in,
-)
+from gateway.store.redis_schema import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, slices, updates_in
 from gateway.store.shared_owners import SharedOwn
 from gateway.tasks.capability_cache import TOLD_AGAIN, CapabilityCache, OfAll
 from gateway.tasks.index import METHOD_CHARS_MAX, Named, TaskEntry
-from gateway.tasks.reconciliation import Record
+from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Record
 from gateway.tasks.session_indexes import Session, Sessions
 
 _TOLD_AT_ONCE: Final = 200
@@ -77,13 +68,18 @@ def _told_of(entry: TaskEntry | None) -> _Told:
     return _Told(denied=denied)
 
 
+def _may_be_told(task_id: str) -> bool:
+    """Whether an id is short enough for replicas to tell each other of its task."""
+    return len(task_id) <= MARKED_ID_CHARS_MAX
+
+
 def entries_of(entries: Iterable[TaskEntry], with_methods: bool) -> Iterator[bytes]:
     """What the store is to have of these tasks; `with_methods`: servers do not tell them."""
     for entry in entries:
         told = _told_of(entry)
-        if may_be_told(entry.id) and (told.there or (with_methods and entry.method is not None)):
+        if _may_be_told(entry.id) and (told.there or (with_methods and entry.method is not None)):
             yield entry_of(entry.id, told.method or entry.method)
-        if may_be_told(entry.id) and told.denied:
+        if _may_be_told(entry.id) and told.denied:
             yield entry_of_gone(entry.id)
 
 
@@ -118,7 +114,7 @@ class SharedSessions(Sessions):
     def _tell(self, key: Key, before: TaskEntry | None, after: TaskEntry) -> None:
         """Tell the store what has changed of a task, if other replicas cannot learn it."""
         was, now, task_id = _told_of(before), _told_of(after), after.id
-        if self._hears or not may_be_told(task_id):
+        if self._hears or not _may_be_told(task_id):
             return
         if now.denied not in (0, was.denied):
             old = {gone := entry_of_gone(task_id)}
@@ -156,7 +152,7 @@ class SharedSessions(Sessions):
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         entries = {} if (session := self.find(key)) is None else session.record.index.entries
-        if (denied := said.denied) is not None and denied not in entries and may_be_told(denied):
+        if (denied := said.denied) is not None and denied not in entries and _may_be_told(denied):
             self._shared.add(key, [gone := entry_of_gone(denied)], [gone])  # another replica may know it
         super().observe(key, said, asked)
 
