@@ -39,6 +39,9 @@ FOUND = {
     "a task is asked for by its id, and the server that has taken the place of the one before has that id": History(
         Setting(tasks="i"), (Get(), Wait(), Move(), Get(), Create(elsewhere=True)),
     ),
+    "the stream of a call is resumed at the server that has taken the place of the one that was called": History(
+        Setting(streams=True), (Fault(kind="resume"), Create(), Blink(4), Move()),
+    ),
     "callers with empty credentials make a task each": History(Setting(owns=True), (Nobody(), Nobody(0, 0, 4))),
     "a task is asked for, and once there is no such method": History(
         Setting(order="nothing"),

@@ -444,7 +444,7 @@ class Upstream:
             if kept := self.kept.pop((connection.place, last), b""):
                 connection.send(kept, half=False)
             elif last:  # another server's
-                connection.send(b"{}", half=False)
+                connection.send(b"", half=False, event_id=last)
             else:
                 self.streams[session].insert(0, connection)
 
