@@ -247,8 +247,11 @@ class Record:
         """The ids of the stale tasks that a query from `came` waits for: without `tasks/get`, for the next crawl."""
         stale = self.index.stale.items()
         since = 0 if self.known.asks_by_id else self.known.crawled.asked
-        due = (i for i, one in stale if one.first <= came and min(one.last, came) > since)
-        return [i for i in due if self.index.stale[i].named or self.index.get(i) is not None]
+        return [
+            i
+            for i, one in stale
+            if one.first <= came and min(one.last, came) > since and (one.named or self.index.get(i) is not None)
+        ]
 
     def is_due(self, task_id: str, came: int) -> bool:
         stale = self.index.stale.get(task_id)
