@@ -29,11 +29,11 @@ ASK = call("tasks/get", taskId="t")
 ALICES = post(ASK, ALICE)
 
 
-PAGES = Server({None: page([], "2"), "2": page([], "3"), "3": page([])}, get=lambda _: None)
+PAGES = Server({None: page([], "2"), "2": page([], "3"), "3": page([])}, get=lambda i: task(i, "completed"))
 
 
 async def server(asked: Message, peer: Peer) -> bytes | None:
-    """An upstream that knows no task, lists none on three pages, and has an empty result to all else."""
+    """An upstream that knows each task, lists none on three pages, and has an empty result to all else."""
     message = body(asked)
     is_known = isinstance(message, dict) and message.get("method") in ("tasks/list", "tasks/get")
     if is_known and str(message.get("id", "\n")).isprintable():  # else no answer could repeat it
