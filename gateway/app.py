@@ -165,8 +165,9 @@ class App:
             for context in (self._pools.of[u.name].context,)
             for state in (context.state,)
         ]
-        fails, guards = "" if self._store is None else self._store.why, self._config.guards
-        return status_page.Facts(self._gauges(), upstreams, self._certificates, guards, self._draining, fails)
+        fails = None if self._store is None else (self._store.since, self._store.why)
+        known = self._gauges(), upstreams, self._certificates, self._config.guards, self._draining, fails
+        return status_page.Facts(*known)
 
     async def _sweep(self) -> None:
         while True:

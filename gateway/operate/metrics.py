@@ -150,7 +150,7 @@ class Metrics(Collector):
         self.registry.register(self)
         self.recent = Recent(time)
         self.reload_refused, self.reloaded_at = "", time()  # why the last one was
-        self.began_at = self.reloaded_at
+        self.began_at = self.refused_at = self.reloaded_at
         self.lives: Lives | None = None  # of the tasks that were seen, if they are counted
         self.gauges: list[Callable[[], dict[str, Gauge]]] = []  # at each scrape each returns gauges by name
         self._answers: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))  # for the page
@@ -246,6 +246,7 @@ class Metrics(Collector):
 
     def reloaded(self, refused: str = "") -> None:
         """The configuration was read anew: it is in force, or was refused, in words."""
+        self.refused_at = self.refused_at if self.reload_refused else time()
         self.reload_refused, self.reloaded_at = refused, self.reloaded_at if refused else time()
 
     def collect(self) -> Iterator[Metric]:

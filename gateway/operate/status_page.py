@@ -1,11 +1,12 @@
 """The page for people at `/` of the admin listener. It only reads, and loads nothing from elsewhere."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import metadata
+from itertools import count
 from operator import neg
 from pathlib import Path
 from time import time
@@ -32,7 +33,6 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-
 _ICONS: Final = {**_HEADERS, "Cache-Control": "max-age=86400"}  # needed when the gateway does not answer any more
 
 _LIMITS: Final = {
@@ -46,7 +46,7 @@ _NEAR: Final = 0.8  # of a limit, as the alert TaskgateNearLimit has it
 _LEVELS: Final = ("bad", "warn", "note", "good")
 _MANY: Final = 0.05  # of all requests, as the alert TaskgateUpstreamFailing has it
 _FAILED_MIN: Final = 5  # requests; tasks of a tool, and more than half: as the two alerts have it
-_REFUSED: Final = 0.95  # of so many requests or more, as the alert TaskgateUpstreamRefuses has it
+_NEARLY_ALL: Final = 0.95  # of so many requests or more, as the alert TaskgateUpstreamRefuses has it
 _REFUSED_MIN: Final = 20
 _STUCK_S: Final = 3600.0  # as the alert TaskgateTasksStuck has it; here it is also longer than the tool's tasks take
 _RENEW_S: Final = 14 * 86_400.0  # before a certificate ends, as the alert TaskgateCertificateEnds has it
@@ -68,7 +68,7 @@ class Facts(NamedTuple):
     certificates: Mapping[str, Validity] = {}  # those shown to upstreams, by name; the listener's under ""
     guards: GuardLimits | None = None
     draining: tuple[float, float] | None = None  # since when, and when the last connections are closed
-    store_fails: str = ""  # why
+    store_fails: tuple[float, str] | None = None  # since when, and why
 
 
 class Trouble(NamedTuple):
@@ -77,7 +77,7 @@ class Trouble(NamedTuple):
     level: str  # bad, warn, or a note
     kind: str
     text: str
-    row: tuple[str, str] | None = None  # where the page has more: a table, and the key of its row
+    row: tuple[str, str] = "gateway", ""  # where the page has more: a section, and the key of its row, if it has rows
     since: float | None = None
     why: str = ""
 
@@ -118,7 +118,7 @@ class Page:
             "docs": _PROJECT.get("Documentation", "").rstrip("/"),
             "now": now,
             "began_at": metrics.began_at,
-            "reload": {"at": metrics.reloaded_at, "refused": metrics.reload_refused},
+            "reload": {"at": metrics.reloaded_at, "refused": metrics.reload_refused, "since": metrics.refused_at},
             "draining": facts.draining,
             "store_up": values.get("store_up"),
             "store_fails": facts.store_fails,
@@ -148,8 +148,7 @@ class Page:
             ],
             **{name: list(getattr(metrics.recent, name)) for name in ("queries", "requests", "failures")},
         }
-        upstreams = [{**one, "wrong": _wrong(one)} for one in shown["upstreams"]]
-        return {"verdict": _verdict(shown), **shown, "upstreams": upstreams}
+        return {"verdict": _verdict(shown), **shown, "upstreams": [_marked(one, now) for one in shown["upstreams"]]}
 
     def _reasons(self, counts: Mapping[Reason, list[int]]) -> list[dict[str, Any]]:
         """Why requests failed: first what does so now, there what clients could not help, there the most frequent."""
@@ -164,23 +163,20 @@ class Page:
 def _cause(reasons: Iterable[Mapping[str, Any]], upstream: str, is_fault: bool) -> dict[str, Any]:
     """Why requests to an upstream failed, or were refused, in the last 5 minutes: the first of these reasons."""
     kinds = "" if is_fault else ("UpstreamStatus ", "UpstreamRefused ")
-    for row in reasons:
-        is_one = row["upstream"] == upstream and row["is_fault"] == is_fault and row["failure"].startswith(kinds)
-        if is_one and row["counts"][1]:
-            return {"row": ("reasons", row["key"]), "since": row["since"], "why": row["why"]}
-    return {"row": ("upstreams", upstream)}
+    those = (row for row in reasons if row["upstream"] == upstream and row["is_fault"] == is_fault)
+    if not (now := [row for row in those if row["counts"][1] and row["failure"].startswith(kinds)]):
+        return {"row": ("upstreams", upstream)}
+    return {"row": ("reasons", now[0]["key"]), "since": min(row["since"] for row in now), "why": now[0]["why"]}
 
 
 def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
     """Whether anything is wrong, in words, and what to do; `level` is good, note, warn or bad."""
     total = ("down", "refused")  # nothing gets through: before what fails in part
     found = sorted(_faults(shown), key=lambda f: (f.kind != "drain", _LEVELS.index(f.level), f.kind not in total))
-    # The first of each kind, then the second of each, so that ten that are down hide nothing else; notes come last.
-    kinds = [fault.kind for fault in found]
-    placed = [(fault.level == "note", kinds[:at].count(fault.kind), at) for at, fault in enumerate(found)]
-    found = [found[at] for *_, at in sorted(placed)]
+    nth = defaultdict[str, Iterator[int]](count)  # of its kind: ten that are down hide nothing else; notes come last
+    found.sort(key=lambda fault: (fault.level == "note", next(nth[fault.kind])))
     states = [upstream["state"] for upstream in shown["upstreams"]]
-    parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
+    parts = [f"{times} {state}" for state in ("up", "not asked yet") if (times := states.count(state))]
     first, more = found[:_SHOWN_MAX], len(found) - _SHOWN_MAX
     said = [fault.text for fault in first] or ["Nothing is wrong: " + ", ".join(parts)]
     text = ". ".join([*said, *[f"{more} more"] * (more > 0), *_waiting(shown)])
@@ -188,36 +184,61 @@ def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
     return {"level": level, "text": text, "faults": [fault._asdict() for fault in first], "more": max(more, 0)}
 
 
-def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(upstream["name"], tool) for upstream in upstreams for tool in upstream["tasks"] or ()]
-
-
 def _waiting(shown: Mapping[str, Any]) -> Iterator[str]:
     """How many tasks wait for input, and how long the oldest does, if any does."""
-    live = [waiting for _, tool in _tools(shown["upstreams"]) if (waiting := tool["live"].get("input_required"))]
-    if count := sum(waiting["count"] for waiting in live):
-        who = f"{count} tasks wait for input, the oldest" if count > 1 else "1 task waits for input,"
+    tools = (tool for upstream in shown["upstreams"] for tool in upstream["tasks"] or ())
+    live = [waiting for tool in tools if (waiting := tool["live"].get("input_required"))]
+    if times := sum(waiting["count"] for waiting in live):
+        who = f"{times} tasks wait for input, the oldest" if times > 1 else "1 task waits for input,"
         yield f"{who} for {span(shown['now'] - min(waiting['since'] for waiting in live))}"
 
 
-def _requests(upstream: Mapping[str, Any]) -> Iterator[Trouble]:
-    """What is wrong with the requests to an upstream. What is too few to tell is a note."""
-    name, row = upstream["name"], ("upstreams", upstream["name"])
+def _upstream(upstream: Mapping[str, Any], now: float) -> Iterator[Trouble]:
+    """What is wrong with the requests to an upstream, and with its tasks. What is too few to tell is a note."""
+    name, row, is_down = upstream["name"], ("upstreams", upstream["name"]), upstream["state"] == "down"
     asked, failed, refused = (upstream.get(field, (0,))[-1] for field in ("asked", "faults", "refused"))
-    if upstream["state"] == "down":
+    fails_all = failed >= _FAILED_MIN and failed > _NEARLY_ALL * asked  # it may be down at this moment, or up
+    if is_down and not fails_all:
         yield Trouble("bad", "down", f"{name} is down", row, upstream["since"], upstream["why"])
     elif failed:
         level = "note" if failed < _FAILED_MIN else "bad" if failed > _MANY * asked else "warn"
-        yield Trouble(level, "failing", f"{name} failed {failed:,} of {asked:,} requests", **upstream["failed"])
-    if refused > _REFUSED * asked and upstream["state"] != "down":
+        text = f"{name} failed {_of(failed, asked)} requests"
+        yield Trouble(level, "failing" if not fails_all else "down", text, **upstream["failed"])
+    if refused > _NEARLY_ALL * asked and not is_down:
         level = "note" if asked < _REFUSED_MIN else "warn"
-        yield Trouble(level, "refused", f"{name} refused {refused:,} of {asked:,} requests", **upstream["refusal"])
+        yield Trouble(level, "refused", f"{name} refused {_of(refused, asked)} requests", **upstream["refusal"])
     if (share := upstream["in_flight"] / upstream["requests_max"]) >= _NEAR:
         yield Trouble("warn", "limit", f"Requests to {name}: {100 * share:.0f} % of the limit", row)
+    if now - upstream.get("drifts_at", 0.0) < _DRIFTS_S:  # over stdio there are no fields
+        fields = ", ".join(upstream["drifting"][:_NAMES_MAX])
+        text = f"Each request to {name} is another caller ({fields}): see identity_headers"
+        yield Trouble("warn", "drift", text, row)
+    for tool in upstream["tasks"] or ():
+        yield from _tool(name, tool, now)
 
 
-def _wrong(upstream: Mapping[str, Any]) -> dict[str, str]:
-    return {fault.kind: fault.level for fault in _requests(upstream) if fault.level != "note"}
+def _marked(upstream: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """With what is wrong, with it and with each tool."""
+    tools = [{**one, "wrong": [f.kind for f in _tool(upstream["name"], one, now)]} for one in upstream["tasks"] or ()]
+    wrong = {fault.kind: fault._asdict() for fault in _upstream(upstream, now) if fault.level != "note"}
+    return {**upstream, "tasks": upstream["tasks"] and tools, "wrong": wrong}
+
+
+def _of(some: int, asked: int) -> str:
+    return f"all {asked:,}" if some == asked > 1 else f"{some:,} of {asked:,}"
+
+
+def _tool(upstream: str, tool: Mapping[str, Any], now: float) -> Iterator[Trouble]:
+    """What is wrong with the tasks of a tool."""
+    ended, row = Counter(tool["ended"]["5m"]), ("tasks", f"{upstream}\n{tool['tool']}")
+    whose = short(tool["tool"], _TOOL_CHARS_MAX) or "an unknown tool"
+    if (failed := ended["failed"]) >= max(_FAILED_MIN, ended.total() // 2 + 1):
+        text = f"{failed} of {ended.total()} tasks of {whose} failed in the last 5 minutes"
+        yield Trouble("warn", "tasks", text, row)
+    working, took = tool["live"].get("working", {"since": now}), tool["duration_s"] or {"p95": 0.0}
+    if (age_s := now - working["since"]) > max(_STUCK_S, took["p95"]):
+        text = f"Tasks of {whose} at {upstream} do not end: {working['count']} work, the oldest for {span(age_s)}"
+        yield Trouble("warn", "stuck", text, row)
 
 
 def _faults(shown: Mapping[str, Any]) -> Iterator[Trouble]:
@@ -226,45 +247,25 @@ def _faults(shown: Mapping[str, Any]) -> Iterator[Trouble]:
         text = f"Draining: {shown['under_way']:.0f} requests under way"
         yield Trouble("warn", "drain", text, since=shown["draining"][0])
     for upstream in shown["upstreams"]:
-        yield from _requests(upstream)
-        if shown["now"] - upstream.get("drifts_at", 0.0) < _DRIFTS_S:  # over stdio there are no fields
-            fields = ", ".join(upstream["drifting"][:_NAMES_MAX])
-            text = f"Each request to {upstream['name']} is another caller ({fields}): see identity_headers"
-            yield Trouble("warn", "drift", text, ("upstreams", upstream["name"]))
-    for name, tool in _tools(shown["upstreams"]):
-        ended, row = Counter(tool["ended"]["5m"]), ("tasks", f"{name}\n{tool['tool']}")
-        whose = short(tool["tool"], _TOOL_CHARS_MAX) or "an unknown tool"
-        if (failed := ended["failed"]) >= max(_FAILED_MIN, ended.total() // 2 + 1):
-            text = f"{failed} of {ended.total()} tasks of {whose} failed in the last 5 minutes"
-            yield Trouble("warn", "tasks", text, row)
-        working, took = tool["live"].get("working", {"since": shown["now"]}), tool["duration_s"] or {"p95": 0.0}
-        if (age_s := shown["now"] - working["since"]) > max(_STUCK_S, took["p95"]):
-            text = f"Tasks of {whose} at {name} do not end: {working['count']} work, the oldest for {span(age_s)}"
-            yield Trouble("warn", "stuck", text, row)
+        yield from _upstream(upstream, shown["now"])
     for held in shown["reasons"]:
         if held["failure"] == "RateLimited" and (times := held["counts"][1]):
             text = f"Requests to {held['upstream']} beyond a guard's rate: {times:,}"
             yield Trouble("note", "guard", text, ("reasons", held["key"]), held["since"], held["why"])
-    for name, fault in shown["invalid_certificates"].items():
-        yield Trouble("bad", "certificate", f"{_whose(name)}: {fault}")
-    if shown["store_up"] == 0:
-        yield Trouble("warn", "store", "The store fails", why=shown["store_fails"])
-    if shown["reload"]["refused"]:
-        why = short(shown["reload"]["refused"], _WHY_CHARS_MAX)
-        yield Trouble("warn", "reload", "The last reload was refused", why=why)
+    if shown["store_up"] == 0 and (store := shown["store_fails"]):
+        yield Trouble("warn", "store", "The store fails", since=store[0], why=store[1])
+    if why := short(shown["reload"]["refused"], _WHY_CHARS_MAX):
+        yield Trouble("warn", "reload", "The new configuration is refused", since=shown["reload"]["since"], why=why)
     for limit in shown["limits"]:
         if limit["max"] and limit["used"] >= _NEAR * limit["max"]:
             text = f"{limit['what']}: {100 * limit['used'] / limit['max']:.0f} % of the limit"
-            yield Trouble("warn", _LIMIT_KINDS.get(limit["name"], "limit"), text)
+            yield Trouble("warn", _LIMIT_KINDS.get(limit["name"], "limit"), text, ("limits", limit["what"]))
     for name, ends_at in shown["certificates"].items():
-        if ends_at - shown["now"] < _RENEW_S and name not in shown["invalid_certificates"]:
-            day = f"{datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
-            yield Trouble("warn", "certificate", f"{_whose(name)} ends on {day}")
-
-
-def _whose(name: str) -> str:
-    """The certificate shown to the upstream of that name, or the listener's."""
-    return f"The certificate {f'shown to {name}' if name else 'of the listener'}"
+        whose = f"The certificate {f'shown to {name}' if name else 'of the listener'}"
+        if fault := shown["invalid_certificates"].get(name):
+            yield Trouble("bad", "certificate", f"{whose}: {fault}")
+        elif ends_at - shown["now"] < _RENEW_S:
+            yield Trouble("warn", "certificate", f"{whose} ends on {datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}")
 
 
 def routes(page: Page) -> list[web.RouteDef]:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
+from time import time
 from typing import Any, Final
 from uuid import uuid4
 
@@ -129,7 +130,7 @@ class Pipeline:
         self._again_at = 0.0  # when a store that refuses is told again
         self._mark: bytes | None = None  # None: not known yet
         self._tried = asyncio.Event()
-        self.why = ""  # it fails, in words
+        self.since, self.why = 0.0, ""  # it fails, in seconds since 1970, and in words
         self._logged: StoreState | None = None  # the state that the log tells of
         self._running: asyncio.Task[None] | None = None
 
@@ -295,6 +296,7 @@ class Pipeline:
 
     def _become(self, state: StoreState, why: str = "") -> None:
         """Take a state, and tell the operator of a change: `why` the store fails, empty if it does not."""
+        self.since = self.since if self.why else time()
         self.state, self.why = state, "" if state is StoreState.UP else why or self.why
         if state is StoreState.UP:
             self._pause_s = _PAUSE_S

@@ -299,7 +299,7 @@ async def test_an_upstream_that_refuses_nearly_all_is_no_healthy_one(gateways: G
                 await rig.ask(rig.post(call("tools/call" if refused % 2 else "initialize")))
                 refused += 1
             told = await verdict(rig)
-            assert (told["level"], told["text"]) == (level, f"up refused {refused} of {refused} requests")
+            assert (told["level"], told["text"]) == (level, f"up refused all {refused} requests")
         [fault] = told["faults"]
         assert f"the upstream answered {status}" in fault["why"] and fault["row"] == [
             "reasons",
@@ -313,6 +313,27 @@ async def test_an_upstream_that_refuses_nearly_all_is_no_healthy_one(gateways: G
         for _ in range(2):
             await rig.ask(rig.post(call("tools/list")))
         assert (await verdict(rig))["level"] == "note", "it lets one in twenty in"
+
+
+async def test_what_fails_all_has_one_headline_whether_it_is_up_or_down_at_the_moment(gateways: Gateways) -> None:
+    """It was "down since" a second ago, then "failed 6 of 6 requests since" the first, each with advice of its own."""
+    answers = True
+
+    async def script(_asked: Message, _peer: Peer) -> bytes | None:
+        return response(status=b"500 Oh") if answers else None
+
+    async with rig_with(gateways, script, upstream={"response_timeout": "500ms"}) as rig:
+        states, told = list[str](), set[str]()
+        for count in range(1, 11):
+            answers = count % 3 > 0
+            await rig.ask(rig.post(call("ping")))
+            shown = json.loads((await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1])
+            if count >= 5:
+                [fault], [upstream] = shown["verdict"]["faults"], shown["upstreams"]
+                assert fault.pop("text") == f"up failed all {count} requests" and upstream["wrong"]["down"]
+                states.append(upstream["state"])
+                told.add(json.dumps(fault))
+        assert {*states} == {"up", "down"} and len(told) == 1, "one first instant, one reason and its advice"
 
 
 async def test_a_probe_of_other_paths_does_not_overwrite_why_a_server_refuses(gateways: Gateways) -> None:

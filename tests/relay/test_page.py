@@ -30,11 +30,11 @@ SECRETS: Final = ("s3cr3t-token", "s3cr3t-session", "s3cr3t-task", "s3cr3t-query
 
 
 def answered(_head: bytes, body: bytes) -> bytes:
-    """An upstream: three tasks to `tasks/list`, 500 to `tools/call`, an empty result to everything else."""
+    """An upstream: three tasks to `tasks/list`, 500 to `tools/call`, 401 to `initialize`, else an empty result."""
     message = json.loads(body)
     tasks = [task(f"{SECRETS[2]}-{n}", "working" if n else "completed") for n in range(3)]
     said = result(message["id"], page(tasks) if message["method"] == "tasks/list" else {})
-    return answer(said, status=b"500 Oh" if message["method"] == "tools/call" else b"200 OK")
+    return answer(said, status={"tools/call": b"500 Oh", "initialize": b"401 No"}.get(message["method"], b"200 OK"))
 
 
 @pytest.fixture(scope="module")

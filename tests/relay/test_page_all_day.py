@@ -154,7 +154,9 @@ def test_uptime_reload_store_guards_and_limits_are_shown(browser: Any, gateways:
         expect(tab.locator("#uptime")).to_contain_text("since ")
         expect(tab.locator("#guards")).to_contain_text("1 task operations/s of a client, ttl at most 60 min; 0 refused")
         expect(tab.locator("#store")).to_contain_text("fails: no answer in time")
-        expect(tab.locator("#wrong")).to_contain_text("The store fails: no answer in time")
+        expect(tab.locator("#wrong")).to_contain_text(
+            re.compile(r"The store fails since \d\d:\d\d:\d\d: no answer in time")
+        )
         assert tab.locator("#drain, #certificates").evaluate_all("all => all.every(one => one.parentElement.hidden)")
         expect(tab.locator("#limits-low")).not_to_be_visible()
         assert {ask(one, filtered(), "/up/mcp") for _ in range(3)} == {200}, "one has the list, the others an error"
@@ -169,10 +171,20 @@ def test_uptime_reload_store_guards_and_limits_are_shown(browser: Any, gateways:
         expect(tab.locator("#limits tr")).to_have_count(0)
         assert one.file is not None
         before = json.loads(one.file.read_text())
+        refused_at = time.time()
         one.renew({"nothing": "here"})
         expect(tab.locator("#reload")).to_contain_text("the last reload was refused")
         for seen in ("#reload", "#wrong"):
             expect(tab.locator(seen)).to_contain_text("nothing: unknown key")
+        expect(tab.locator("#wrong")).to_contain_text(
+            re.compile(r"The new configuration is refused since \d\d:\d\d:\d\d: ")
+        )
+        since = status(one)["reload"]["since"]
+        one.renew({"other": "here"})
+        expect(tab.locator("#wrong")).to_contain_text("other: unknown key")
+        assert status(one)["reload"]["since"] == since >= refused_at - 1, "since the first"
+        tab.get_by_role("link", name="The new configuration is refused").click()
+        expect(tab.locator("#reload")).to_be_in_viewport()
         one.renew(before)
         expect(tab.locator("#reload")).not_to_contain_text("refused")
 
@@ -260,14 +272,22 @@ def test_fifty_upstreams_can_be_searched_and_sorted(browser: Any, gateways: Gate
                 ask(one, call("ping"), f"/{name}/mcp")
         for _ in range(5):
             ask(one, call("tools/call"), "/team-03/mcp")
-        said = "dead-0 is down. team-03 failed 5 of 5 requests. dead-1 is down. 1 more"
+        for _ in range(21):
+            ask(one, call("initialize"), "/team-04/mcp")
+        said = "team-03 failed all 5 requests. team-04 refused all 21 requests. dead-0 is down. 2 more"
         expect(tab.locator("#verdict")).to_have_text(said)  # what is down hides nothing else
+        row = tab.locator("#upstreams tr").filter(has_text="team-04")
+        expect(row.locator(".state")).to_contain_text(
+            re.compile(r"^up, refuses allsince .*: the upstream answered 401")
+        )
+        expect(row).to_contain_text("refused 100 %")
+        expect(tab.locator("#upstreams tr").nth(3).locator(".state > span")).to_have_text("fails all")
         expect(tab.locator("#upstreams .good")).to_have_count(1)
         assert len(names(tab)) == 10
         tab.get_by_role("button", name="Show all 50").click()
-        assert names(tab)[:5] == ["dead-0", "dead-1", "dead-2", "team-03", "team-07"]
+        assert names(tab)[:5] == ["dead-0", "dead-1", "dead-2", "team-03", "team-04"]
         tab.get_by_role("button", name="Requests/s").click()
-        assert names(tab)[0] == "team-07"
+        assert names(tab)[0] == "team-04"
         assert tab.get_by_role("columnheader", name="Requests/s").get_attribute("aria-sort") == "ascending"
         tab.get_by_role("button", name="Name", exact=True).click()
         assert names(tab) == sorted(many)

@@ -112,8 +112,8 @@ def test_what_runs_for_how_long_of_which_tool_and_how_many_failed(browser: Any, 
             assert tab.locator("#failed").inner_text() == "7 of 13\n7 of 13 since the start"
             assert tab.locator("#created").inner_text() == "19\n19 since the start"
             tools = tab.locator("#tasks th span").all_inner_texts()
-            assert tools == ["invoice", "render", "approve"], "what fails is first, then what lives"
-            invoice, render, approve = (cells(tab, tool) for tool in tools)
+            assert tools == ["render", "invoice", "approve"], "what is wrong is first, then what lives"
+            render, invoice, approve = (cells(tab, tool) for tool in tools)
             assert render[0] == "render\nstudio" and invoice[0] == "invoice\noffice"
             assert re.fullmatch(r"3\noldest 2 h [5-9] min", render[1]) and render[2] == "0"
             assert render[3] == "1 of 4\n1 of 4" and render[5] == "10.0 s / 10.0 s"
@@ -121,6 +121,9 @@ def test_what_runs_for_how_long_of_which_tool_and_how_many_failed(browser: Any, 
             assert invoice[1:4] == ["0", "0", "6 of 9\n6 of 9"] and invoice[8] == "9 created\n6 failed, 3 cancelled"
             assert approve[1] == "0" and approve[2].startswith("3\noldest 2 h") and approve[3] == approve[5] == NOTHING
             assert tab.locator("#tasks td.bad").all_inner_texts() == ["6 of 9\n6 of 9"], "red is what is wrong"
+            assert tab.locator("#tasks td.warn span").all_inner_texts() == ["3"], "what does not end"
+            states = tab.locator("#upstreams .state > span")
+            expect(states).to_have_text(["up, tasks do not end", "up, tasks fail"])
             expect(tab.locator("#failed")).to_have_class("number big bad")
             assert "<svg" in tab.locator("#tasks td.curve").first.inner_html()
             ways = tab.locator("main > section").evaluate_all(
@@ -165,9 +168,9 @@ def test_what_nobody_asks_for_is_not_said_to_work(browser: Any, gateways: Gatewa
             unheard = "{...t, live: {unheard: {count: 18, since: last.now - 2040}}}"
             tasks = f"last.upstreams.map((u) => ({{...u, tasks: u.tasks.map((t) => ({unheard}))}}))"
             tab.evaluate(f"show({{...last, upstreams: {tasks}}})")
-            playwright.expect(tab.locator("#working")).to_have_text("0")
+            playwright.expect(tab.locator("#working span")).to_have_text("0")
             said = re.compile(r"^18 not heard of since \d\d:\d\d:\d\d$")
-            playwright.expect(tab.locator("#unheard")).to_have_text(said)
+            playwright.expect(tab.locator("#working small")).to_have_text(said)
             assert "18 not heard of since" in cells(tab, "render")[1]
 
 
@@ -184,7 +187,7 @@ def test_without_tasks_it_says_where_they_come_from_and_when_off_which_key_turns
         shop.gateway.renew({**settings, "metrics": {"tasks": True}})
         expect(tab.locator("#no-tasks")).to_contain_text("A task is seen when a client makes it")
         expect(tab.locator("#tasks-off")).to_be_hidden()
-        expect(tab.locator("#working")).to_have_text("0")
+        expect(tab.locator("#working span")).to_have_text("0")
         ask(shop.gateway, filtered())  # what is seen in a list alone has no tool
         expect(tab.locator("#tasks tr")).to_contain_text("(not known)")
         expect(tab.locator("#no-tasks")).to_be_hidden()

@@ -8,10 +8,10 @@ const SILENT_MS = 3000; // so long without an answer, and the page says so
 const ICONS = ["icon", "icon-warn", "icon-bad", "icon-gone"];
 const REASONS = { // in words, what to do, and the section of the documents that says more
   UpstreamUnreachable: ["cannot be reached", "Does the server run, and is its url right? Ask it past the gateway.", "502 Bad Gateway"],
-  UpstreamTimeout: ["does not answer in time", "Look at its p95, and ask it past the gateway. Is it slow, or stuck?", "504 Gateway Timeout"],
+  UpstreamTimeout: ["does not answer in time", "Ask it past the gateway. Is it slow, or stuck?", "504 Gateway Timeout"],
   UpstreamBroken: ["gives a broken answer", "Look at the server's log. Are scheme and port of its url right?", "502 Bad Gateway"],
   UpstreamStatus: ["answers with status", "Look at the server's log.", "500 and above from the upstream"],
-  UpstreamStatus401: ["refuses with status", "The token is missing, wrong or expired: clients must log in again.", "The login fails, or goes round in circles (401)"],
+  UpstreamStatus401: ["refuses with status", "Some clients: they must log in again. All: has the server's login, or its keys, changed?", "The login fails, or goes round in circles (401)"],
   UpstreamStatus403: ["refuses with status", "The token lacks the right, or the server does not accept this Host.", "421, or 403 from the upstream"],
   UpstreamStatus404: ["refuses with status", "Is the path of url right, and the client's? Or its session has ended.", "The server redirects, or answers 404 to everything"],
   UpstreamStatus429: ["refuses with status", "It is asked too often: raise index.max_age, or limit clients by a guard.", "An upstream refuses everything"],
@@ -44,8 +44,8 @@ const DOES = { // about each kind of fault
   tasks: ["Read why: taskgate tasks prints the failed ones with their messages.", "Tasks fail"],
   certificate: ["Renew the file under the same name, and send SIGHUP.", "A certificate ends"],
   stuck: ["Is the server stuck? taskgate tasks --status working shows them. Or they take so long.", "A task does not end"],
-  store: ["Does Redis run, and can it be reached? Do not restart taskgate before it is back.", "The store fails"],
-  reload: ["The configuration before is in force.", "Reload refused"],
+  store: ["Does Redis run, and can it be reached? Until it is back, a restart or a session's move loses what it would keep.", "The store fails"],
+  reload: ["The one before is in force. Do not restart before taskgate --check passes: it would not start.", "Reload refused"],
   memory: ["Raise index.memory_bytes_max, or look at what uses it up.", "Memory grows"],
   sockets: ["Raise limits.connections_max, or look at who connects.", "Too many open files"],
   limit: ["Raise the limit, or look at what uses it up.", "503 Service Unavailable"],
@@ -214,13 +214,12 @@ function showTasks(status) {
   const tools = status.upstreams.flatMap((u) => (u.tasks ?? []).map((t) => ({ ...t, upstream: u.name })));
   byId("tasks-off").hidden = !(byId("tasks-shown").hidden = status.upstreams.some((u) => u.tasks === null));
   byId("no-tasks").hidden = !(byId("tasks-now").hidden = !tools.length);
-  put(byId("working"), live(tools, "working"));
+  put(byId("working"), live(tools, "working", unheard(tools)));
   put(byId("waiting"), live(tools, "input_required"));
-  say(byId("unheard"), unheard(tools));
   put(byId("failed"), failed(tools, " since the start"));
   put(byId("created"), { text: count(sum(tools.map((t) => t.started["5m"]))),
     below: `${count(sum(tools.map((t) => t.started.all)))} since the start` });
-  const rank = (t) => (fails(t) ? 0 : t.live.working || t.live.input_required ? 1 : t.started["1m"] ? 2 : t.live.unheard ? 3 : 4);
+  const rank = (t) => (t.wrong.length ? 0 : t.live.working || t.live.input_required ? 1 : t.started["1m"] ? 2 : t.live.unheard ? 3 : 4);
   fill("tasks", tools.toSorted((one, other) => rank(one) - rank(other)).map((t) => [`${t.upstream}\n${t.tool}`, [
     wide(t.tool || "(not known)", t.upstream), live([t], "working", unheard([t])), live([t], "input_required"), failed([t]),
     { curve: { requests: t.curve }, kind: "curve" },
@@ -232,7 +231,8 @@ function showTasks(status) {
 function live(tools, status, also = "") { // how many tasks, and for how long the oldest
   const found = tools.map((t) => t.live[status]).filter((one) => one?.count), n = sum(found.map((one) => one.count));
   const oldest = n ? `oldest ${ago(last.now - Math.min(...found.map((one) => one.since)))}` : "";
-  return { text: count(n), below: [oldest, also].filter(Boolean).join("; "), kind: n ? "number big" : "number" };
+  const isStuck = status === "working" && tools.some((t) => t.wrong.includes("stuck"));
+  return { text: count(n), below: [oldest, also].filter(Boolean).join("; "), kind: isStuck ? "number big warn" : n ? "number big" : "number" };
 }
 
 function unheard(tools) { // of how many tasks nobody knows whether they still work
@@ -241,14 +241,12 @@ function unheard(tools) { // of how many tasks nobody knows whether they still w
   return found.length ? `${count(sum(found.map((one) => one.count)))} ${since()}` : "";
 }
 
-const fails = ({ ended }) => ended["5m"].failed >= 5 && ended["5m"].failed > sum(Object.values(ended["5m"])) / 2; // as the verdict has it
-
 function failed(tools, suffix = "") { // of what ended in 5 minutes; below it since the start
   const [recent, all] = ["5m", "all"].map((span) => [sum(tools.map((t) => t.ended[span].failed ?? 0)),
     sum(tools.map((t) => sum(Object.values(t.ended[span]))))]);
   const told = ([bad, ended]) => (ended ? `${count(bad)} of ${count(ended)}` : "–");
   return { text: told(recent), below: all[1] ? told(all) + suffix : "",
-    kind: tools.some(fails) ? "number big bad" : recent[0] ? "number big" : "number" };
+    kind: tools.some((t) => t.wrong.includes("tasks")) ? "number big bad" : recent[0] ? "number big" : "number" };
 }
 
 function happened(t, span) {
@@ -261,18 +259,23 @@ function named(names) {
   return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
 }
 
-const WRONG = { failing: "failing", refused: "refuses nearly all", limit: "near its limit" }; // beside its state
+function state(u) { // and what is wrong, since when and why
+  const most = (counts) => (counts?.[1] < u.asked?.[1] ? "nearly all" : "all");
+  const words = { down: u.state === "down" ? "down" : `fails ${most(u.faults)}`, failing: "failing", refused: `refuses ${most(u.refused)}`,
+    limit: "near its limit", drift: "each request another caller", tasks: "tasks fail", stuck: "tasks do not end" };
+  const faults = Object.values(u.wrong), cause = faults.find((fault) => fault.since), { since, why } = cause ?? u;
+  const level = faults.some((fault) => fault.level === "bad") ? "bad" : faults.length ? "warn" : u.state === "up" ? "good" : "";
+  return { text: [...(u.wrong.down ? [] : [u.state]), ...faults.map((fault) => words[fault.kind])].join(", "),
+    kind: `state ${level}`.trim(), below: `${cause || !faults.length ? "" : `${u.state} `}since ${when(since)}, ${ago(last.now - since)}${why ? `: ${why}` : ""}` };
+}
 
 function showUpstreams(status) {
   const by = SORTS[sort];
   const ordered = status.upstreams.toSorted((one, other) =>
     by(one) < by(other) ? -1 : by(one) > by(other) ? 1 : SORTS.state(one) - SORTS.state(other));
   fill("upstreams", ordered.map((u) => [u.name, [
-    wide(u.name, u.url),
-    { text: [u.state, ...Object.keys(u.wrong).map((kind) => WRONG[kind])].filter(Boolean).join(", "),
-      kind: `state ${["bad", "warn"].find((level) => Object.values(u.wrong).includes(level)) ?? (u.state === "up" ? "good" : "")}`.trim(),
-      below: `since ${when(u.since)}, ${ago(status.now - u.since)}${u.state === "down" ? `: ${u.why}` : ""}` },
-    number(both(u.rate, rate)), { curve: u.curve ?? null, kind: "curve" }, number(both(u.failing, percent), u.failing?.[1]),
+    wide(u.name, u.url), state(u), number(both(u.rate, rate)), { curve: u.curve ?? null, kind: "curve" },
+    { ...number(both(u.failing, percent), u.failing?.[1]), below: u.wrong.refused ? `refused ${percent(u.refused[1] / u.asked[1])}` : "" },
     number(both(u.p95, within)), number(`${count(u.in_flight)} of ${count(u.requests_max)}`, u.in_flight >= 0.8 * u.requests_max),
   ]]));
   const rows = [...byId("upstreams").rows], seen = rows.filter((row) => !row.hidden).length;
@@ -286,12 +289,13 @@ function tile(id, text, bad) { // it is there if there is something to say
 
 function showGateway(status) {
   const { traffic, reload, guards, draining, now } = status;
-  say(byId("uptime"), `${ago(now - status.began_at)}, since ${when(status.began_at)}`);
+  const began = new Date(status.began_at * 1000);
+  say(byId("uptime"), `${ago(now - status.began_at)}, since ${began.toLocaleDateString("en-CA")} ${began.toLocaleTimeString("en-GB", { timeZoneName: "short" })}`);
   say(byId("rate"), both(traffic.rate, rate));
   say(byId("failing"), both(traffic.failing, percent), traffic.failing[1] ? "bad" : "");
   say(byId("reload"), `read ${when(reload.at)}${reload.refused ? `; the last reload was refused: ${reload.refused}` : ""}`,
     reload.refused ? "bad" : "");
-  tile("store", { 0: `fails: ${status.store_fails}`, 1: "serves" }[status.store_up], status.store_up === 0);
+  tile("store", { 0: `fails: ${status.store_fails?.[1]}`, 1: "serves" }[status.store_up], status.store_up === 0);
   const limits = [];
   if (guards?.task_operations_per_second) limits.push(`${guards.task_operations_per_second} task operations/s of a client`);
   if (guards?.own_tasks) limits.push("each caller has his own tasks alone");
@@ -346,12 +350,13 @@ function wrong(item, { level, text, row, since, why, kind }) { // a fault, as a 
   const link = child(item, 0, "a");
   say(link, said, level);
   if (row) link.setAttribute("href", `#${row[0]}-section`); else link.removeAttribute("href");
-  link.onclick = () => {
+  link.onclick = row && (() => {
     whole.add(row[0]);
     show(last);
-    [...byId(row[0]).rows].find((one) => one.dataset.key === row[1])?.scrollIntoView({ block: "center" });
-    return false;
-  };
+    const found = [...(byId(row[0])?.rows ?? [])].find((one) => one.dataset.key === row[1]);
+    found?.scrollIntoView({ block: "center" });
+    return !found;
+  });
   const below = child(item, 1, "small"), [does, ...more] = row?.[0] === "reasons" ? advice(row[1].split("\n")[1]).slice(1) : DOES[kind];
   say(child(below, 0, "span"), does);
   refer(child(below, 1, "a"), ...more);
