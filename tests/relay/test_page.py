@@ -39,10 +39,11 @@ def answered(_head: bytes, body: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def gateway(gateways: Gateways) -> Iterator[Gateway]:
-    """A gateway before one upstream that answers, and one that nobody listens for."""
+    """A gateway before one upstream that answers, one with nothing wrong, and one that nobody listens for."""
     with in_a_thread(answered) as port:
         upstreams = [
             {"name": "research", "url": f"http://127.0.0.1:{port}/mcp"},
+            {"name": "well", "url": f"http://127.0.0.1:{port}/mcp", "match": {"prefix": "/well"}},
             {"name": "gone", "url": "http://127.0.0.1:1/mcp", "match": {"prefix": "/gone"}},
         ]
         with gateways.process(port, upstreams=upstreams) as one:
@@ -101,7 +102,7 @@ def test_everything_can_be_seen_and_pressed(browser: Any, gateway: Gateway, size
     with opened(browser, gateway, size, scheme) as tab:
         expect = playwright.expect
         assert ask(gateway, filtered()) == 200
-        assert ask(gateway, call("ping")) == 200
+        assert ask(gateway, call("ping")) == ask(gateway, call("ping"), "/well/mcp") == 200
         assert ask(gateway, call("tools/call")) == 500
         assert ask(gateway, call("ping"), "/gone/mcp") == 502
         rows = tab.locator("#requests tr")
@@ -134,7 +135,17 @@ def test_everything_can_be_seen_and_pressed(browser: Any, gateway: Gateway, size
         expect(tab.locator("#state")).to_have_text("Live")
         wider = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wider <= 0, "the page itself does not scroll sideways"
-        texts = ("body", "#state", "h1 span", ".bad > span", ".good > span", "thead th", "td small", "#verdict")
+        texts = (
+            "body",
+            "#state",
+            "h1 span",
+            ".bad > span",
+            ".warn > span",
+            ".good > span",
+            "thead th",
+            "td small",
+            "#verdict",
+        )
         assert contrast_min(tab, "body", texts) >= 4.5, "WCAG 2.2, 1.4.3"
 
 
