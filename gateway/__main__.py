@@ -181,12 +181,11 @@ def _check(given: "argparse.Namespace") -> None:
     in_force = given.against and config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
     tls_certificates.check_valid(settings)  # the gateway starts with them all the same
-    unknown = asyncio.run(app.check(settings))
+    asyncio.run(app.check(settings))
     lines = [f"{printable(str(given.config or 'the flags'))}: valid"]
     for upstream in settings.upstreams:
         at = routes.address(upstream, settings.listen, settings.tls is not None)
         lines.append(f"{at} leads to {upstream.url} ({upstream.name})")
-    lines += [f"{host} has no address now, seen from here: is the name right?" for host in unknown]
     if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
         lines.append(f"HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
     lines += exposed(settings)

@@ -323,6 +323,7 @@ class Record:
     def stop_asking_by_id(self, now: Moment, interval_s: float) -> None:
         """The upstream seems not to know `tasks/get`: for that long only pages tell of tasks."""
         self.known.asks_by_id, self.known.asks_again_at = False, now.at + interval_s
+        self.known.fail_tail()
         for task_id in list(self.index.unlisted):
             self.mark(task_id, now, Named.TO_ALL, first=_ALL)
 
@@ -355,7 +356,10 @@ class Record:
         if not index.unlisted:
             known.live_as_of = known.unlisted_as_of = began
         for task_id, stale in list(index.stale.items()):
-            if stale.named is Named.BY_ERROR and index.get(task_id) is None:
+            if index.get(task_id) is not None:
+                if not known.asks_by_id:
+                    self.settle(task_id, told.asked)
+            elif stale.named is Named.BY_ERROR:
                 index.set(msgspec.structs.replace(index.entries[task_id], stale=None))
         for entry in list(index.gone.values()):
             if entry.told.asked < told.asked:

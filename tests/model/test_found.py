@@ -62,6 +62,13 @@ FOUND = {
     "no tasks/get, and each refresh is a crawl: what is known is not asked for": History(
         Setting(full_crawl_interval=0, knows_get=False, tasks="w"), (Get(method="tasks/cancel"), Wait(), Restart())
     ),
+    "no tasks/get, and a task that was marked before a crawl has gone": History(
+        Setting(knows_get=False, expiry="lazily"),
+        (Create(elsewhere=True, ttl=80), Get(method="tasks/result"), Query()),
+    ),
+    "no tasks/get, and a task that was made has gone": History(
+        Setting(knows_get=False, delays=((0, 0), (2, 2), (140, 0), (1, 140), (0, 2), (70, 5))), (Create(ttl=8),)
+    ),
     "a task that a query names is denied once": History(
         Setting(tasks="w"), (Fault(kind="status 422 -32002"), Query(ids=(0,)), Blink(count=21))
     ),
