@@ -164,7 +164,8 @@ class Crawler:
         try:
             response = await self.ask("tasks/list", {} if cursor is None else {"cursor": apart(cursor)})
         except UpstreamRefused as refused:
-            if cursor is not None and refused.status >= 400 and refused.status not in _PUTS_OFF:
+            says_nothing = _BUSY if cursor == _EMPTY else _PUTS_OFF  # a busy server's 409 is no end of a list
+            if cursor is not None and refused.status >= 400 and refused.status not in says_nothing:
                 self._refused_with = f"status {refused.status}"
                 return None
             raise

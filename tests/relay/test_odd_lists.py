@@ -122,6 +122,13 @@ async def test_an_empty_cursor_that_leads_nowhere_is_the_end(gateways: Gateways,
         assert count < 8 or len(rig.asked("tasks/list")) - before <= looks, "a look at the last page, which is its end"
 
 
+async def test_a_busy_server_says_nothing_of_an_empty_cursor(gateways: Gateways) -> None:
+    """Two 409 for it were taken for the end, and the list lacked what is behind."""
+    server = EmptyCursors(tasks(20), None, status_of(b"409 Conflict"))
+    async with rig_with(gateways, server, index={"max_age": 0}) as rig:
+        assert (await Session(rig).ask(ALL)).status == 409
+
+
 async def test_an_empty_cursor_that_is_refused_once_is_no_end(gateways: Gateways) -> None:
     server = EmptyCursors(tasks(20), 2 * PAGE_SIZE)
     refused = list[object]()
