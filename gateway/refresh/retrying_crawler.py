@@ -164,9 +164,10 @@ class Crawler:
         try:
             response = await self.ask("tasks/list", {} if cursor is None else {"cursor": apart(cursor)})
         except UpstreamRefused as refused:
-            says_nothing = _BUSY if cursor == _EMPTY else _PUTS_OFF  # a busy server's 409 is no end of a list
-            if cursor is not None and refused.status >= 400 and refused.status not in says_nothing:
-                self._refused_with = f"status {refused.status}"
+            said = f"status {refused.status}"  # a busy server's, and again: no end of a list
+            is_busy = cursor == _EMPTY and refused.status in _BUSY and said == self._refused_with
+            if cursor is not None and refused.status >= 400 and refused.status not in _PUTS_OFF and not is_busy:
+                self._refused_with = said
                 return None
             raise
         if bytes(response.error):
