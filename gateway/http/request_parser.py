@@ -69,6 +69,11 @@ class Head:
     head came before (parsed_head_cache.py).
     """
 
+    __slots__ = (
+        "_came", "_headers", "body_bytes", "cut", "held_bytes", "keep_alive", "method", "minor", "remembered",
+        "target", "values",
+    )  # fmt: skip
+
     def __init__(
         self, method: bytes, target: bytes, minor: int, headers: Headers, body_bytes: int, held_bytes: int, lasts: bool
     ) -> None:

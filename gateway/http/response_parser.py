@@ -65,6 +65,11 @@ class ResponseHead:
     `values` of the fields that vary: as clients got it.
     """
 
+    __slots__ = (
+        "authenticates", "body_bytes", "framing", "headers", "held_bytes", "kind", "may_name", "minor", "passed",
+        "reason", "status", "values",
+    )  # fmt: skip
+
     def __init__(
         self, status: int, reason: bytes, minor: int, headers: Headers, framing: Framing, held_bytes: int
     ) -> None:
