@@ -315,6 +315,8 @@ async def _handle(handle: Handle, exchange: Exchange) -> bool:
 class _Waiting:
     """The pipelined request behind the one that is served. While there is one, the connection (`wire`) is not read."""
 
+    __slots__ = ("_reservation", "exchange")
+
     def __init__(self, buffers: Buffers) -> None:
         self.exchange: Exchange | None = None
         self._reservation = Reservation(buffers)

@@ -30,6 +30,11 @@ class Upward(Protocol):
 class ClientRequest:
     """`minor` is that of the HTTP version: 1, or 0 for a client that knows neither chunks nor 1xx responses."""
 
+    __slots__ = (
+        "body", "connection", "continued", "head", "is_cut", "is_edited", "kept_bytes", "method", "minor",
+        "refused_trailers", "reservation", "taken", "target", "up_bytes",
+    )  # fmt: skip
+
     def __init__(self, connection: ClientWire, head: Head) -> None:
         self.connection = connection
         self.method = head.method

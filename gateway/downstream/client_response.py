@@ -34,6 +34,11 @@ class Relayed(Protocol):
 
 
 class ClientResponse:
+    __slots__ = (
+        "_connection", "_framing", "_request", "_unwritten", "finished", "is_edited", "keep_alive", "started", "status",
+        "streams",
+    )  # fmt: skip
+
     def __init__(self, request: ClientRequest) -> None:
         self._request = request
         self._connection = request.connection

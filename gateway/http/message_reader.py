@@ -45,6 +45,8 @@ def whole_body(data: bytes, at: int) -> bytes | None:
 class Found:
     """What llhttp finds in a head."""
 
+    __slots__ = ("fields", "target")
+
     def __init__(self) -> None:
         self.target = b""  # of a request
         self.fields: list[Field] = []
@@ -69,6 +71,11 @@ def read_by_llhttp(llhttp: Any, head: bytes) -> tuple[Found, Any]:
 
 class MessageReader:
     """Reads the messages of one connection. Only llhttp calls the methods that begin with `on_`."""
+
+    __slots__ = (
+        "_at", "_bytes_max", "_cached_heads", "_fault", "_fields_max", "_idle_bytes", "_left", "_lines", "_parser",
+        "_pending", "_pieces", "_seen", "is_whole", "on_body", "trailers",
+    )  # fmt: skip
 
     def __init__(self, bytes_max: int, fields_max: int, cached_heads: ConnectionHeads[Any] | None = None) -> None:
         self._bytes_max = bytes_max

@@ -224,6 +224,8 @@ class HeadCache(Generic[Kept]):
 class ConnectionHeads(Generic[Kept]):
     """What one connection has of a table: its last head, which most often comes again, and those that it has added."""
 
+    __slots__ = ("_last", "added", "owner", "scope")
+
     def __init__(self, owner: Any, scope: object = None) -> None:
         self.owner = owner  # its `heads` is the table of the configuration that holds now
         self._last: CachedHead[Kept] | None = None

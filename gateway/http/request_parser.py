@@ -130,6 +130,8 @@ class RequestReader(MessageReader):
     A request without a body has one that ends at once. The last body is that of a request whose head says so.
     """
 
+    __slots__ = ("_doubts", "_keep_alive", "state")
+
     def begin(self) -> None:
         super().begin()
         self.state: Reading = "BETWEEN"

@@ -110,6 +110,8 @@ class ResponseHead:
 class ResponseReader(MessageReader):
     """Reads the responses that come on one connection: `add` takes what arrived, `head` and `body` read it."""
 
+    __slots__ = ("_framing", "is_followed", "stated_bytes", "values")
+
     def begin(self) -> None:
         MessageReader.begin(self)  # super() costs more
         self._framing: Framing = "none"

@@ -176,6 +176,8 @@ class BodyTap:
 class EventTap:
     """Inspects the events of a stream, and edits them if its inspector does."""
 
+    __slots__ = ("_decode", "_event_bytes_max", "_parser", "_reservation", "_to", "_waiting")
+
     def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, reservation: Reservation) -> None:
         self._to = inspector
         self._decode = decode

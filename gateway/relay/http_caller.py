@@ -47,6 +47,11 @@ class HttpCaller:
     others the values differ that vary.
     """
 
+    __slots__ = (
+        "_address", "_is_accepted", "_key", "_move", "_proof", "_route", "authenticates", "drifts", "head", "headers",
+        "identity_headers", "may_carry", "onward", "pool", "table", "target", "upstream",
+    )  # fmt: skip
+
     def __init__(
         self, table: HeadCache[Any], head: Head, address: str, route: Route, target: bytes, headers: Headers
     ) -> None:

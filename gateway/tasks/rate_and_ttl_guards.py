@@ -121,6 +121,8 @@ class _Bucket:
 class RequestCost:
     """What one request takes from a bucket: a token as it comes; its query owes what it asks beyond that."""
 
+    __slots__ = ("_bucket", "_paid", "_wait_s")
+
     def __init__(self, bucket: _Bucket, may_wait: bool) -> None:
         self._wait_s = bucket.take(may_wait)
         self._bucket, self._paid = bucket, 1

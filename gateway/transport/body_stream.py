@@ -47,6 +47,10 @@ class Body:
     DROPPED     DROPPED                DROPPED              DROPPED            `Dropped`
     """
 
+    __slots__ = (
+        "_counted", "_error", "_has_paused", "_held", "_pieces", "_waiter", "_wire", "began", "state", "trailers",
+    )  # fmt: skip
+
     def __init__(self, wire: Wire) -> None:
         self.began = False  # its first byte has come
         self.state: BodyState = "ARRIVING"

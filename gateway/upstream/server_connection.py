@@ -33,6 +33,8 @@ class Response:
     `framing` says what ends the body: "length", "chunked", "close" (the connection's end), or "none" (no body).
     """
 
+    __slots__ = ("_headers", "body", "body_bytes", "framing", "head", "is_changed", "reason", "status", "values")
+
     def __init__(self, head: ResponseHead, values: Values, body_bytes: int, framing: Framing, body: Body) -> None:
         self.head = head
         self.status = head.status
@@ -80,6 +82,12 @@ class UpstreamOwner(Protocol):
 
 
 class UpstreamConnection(Wire):
+    __slots__ = (
+        "_asked", "_client", "_head", "_head_bytes_max", "_informed_bytes", "_keep", "_method", "_reader",
+        "_reservation", "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool",
+        "reusable", "still_since", "timeout_s", "used",
+    )  # fmt: skip
+
     def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(loop, pool.buffers, limits.stall_timeout)
         self.pool = pool
