@@ -108,15 +108,14 @@ class Interceptor:
 
     def _take_in(self, intercepted: Intercepted) -> bytes:
         """Take in what a message tells, and return it as the client is to see it."""
-        caller, observation = self._caller, intercepted.observation
-        task_id = None if observation is None else observation.task_id
+        caller, task_id = self._caller, intercepted.task_id
         if intercepted.response is not None:
             self._exchange.error_code = jsonrpc.code_of(intercepted.response.error)
             self._exchange.task_id = task_id or self._exchange.task_id
         if intercepted.not_advertised and not self._has_warned:
             self._has_warned = True
             log.warning("not advertised", extra={"upstream": caller.upstream.name, "why": intercepted.not_advertised})
-        if observation is not None or intercepted.server is not None or intercepted.succeeds:
+        if intercepted.observation is not None or intercepted.server is not None or intercepted.succeeds:
             opened = None if intercepted.server is None else caller.key_with(self._session_id or caller.session_id)
             self._sessions.take_in(caller.key, intercepted, opened, is_unique := caller.is_unique)
             if (intercepted.succeeds or task_id is not None) and not is_unique:
