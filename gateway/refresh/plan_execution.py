@@ -5,7 +5,6 @@ Always: if the session is cleared meanwhile, the pages that were read for it do 
 """
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -147,11 +146,11 @@ class Refresh(ABC):
     async def _answer_about(self, task_id: str) -> jsonrpc.Message:
         """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there.
 
-        One that says that there is no such method, or no such task unless it was gone already, or its `ttl` is over, is
-        asked for again (DESIGN 6.12). Such a method is believed where there never was one.
+        One that says that there is no such method, or no such task unless it was gone already, is asked for again
+        (DESIGN 6.12). Such a method is believed where there never was one.
         """
         known = self._session.record.index.entries.get(task_id)
-        may_be_there = known is None or ((known.raw or known.stale) and known.expires_unix_s > time.time())
+        may_be_there = known is None or known.raw or known.stale
         doubtful = {jsonrpc.METHOD_NOT_FOUND, *(_DENIALS if may_be_there else ())}
         times = Counter[bool]()
         while True:

@@ -302,12 +302,12 @@ class Oracle:
         if not explained.get(status):
             raise Violation("failed", f"{outcome.status} {outcome.error}, and the upstream: {kinds}")
 
-    @staticmethod
-    def _is_told(outcome: Outcome, own: Own) -> bool:
+    def _is_told(self, outcome: Outcome, own: Own) -> bool:
         """Whether a failure is an odd answer to one of the gateway's own requests, as it came."""
         status, code = wrong(own.outcome)
         is_error = status not in (429, 503) and (status >= 400 or not status)
-        is_stale = is_error and "cursor" in own.params  # that is what it is taken for (DESIGN 6.11)
+        is_busy = status == 409 and own.params.get("cursor") == "" and self._is_repeated(own)
+        is_stale = is_error and "cursor" in own.params and not is_busy  # that is what it is taken for (DESIGN 6.11)
         if is_stale or not own.outcome.startswith(("code", "status", "stale")):
             return False
         told, text = (None, "") if outcome.error is None else (outcome.error["code"], outcome.error["message"])
@@ -315,6 +315,11 @@ class Oracle:
             return True
         is_same = outcome.status in (status or 200, 200 if code is not None else status) and told == code
         return is_same and (status >= 300 or code is not None)
+
+    def _is_repeated(self, own: Own) -> bool:
+        """Whether the same was asked before, with the same outcome."""
+        same = (own.session, own.params, own.outcome)
+        return any((o.session, o.params, o.outcome) == same for o in self._upstream.own if o.at < own.at)
 
     def _is_beside(self, own: Own) -> bool:
         """Whether it is sent again, as it came beside others and may have been refused for that (DESIGN 5.8)."""

@@ -59,6 +59,10 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="code -32602", method="tasks/get"), Query(), Wait(), Query(), Wait()),
     ),
+    "a task that the server keeps behind its ttl is denied once": History(
+        Setting(expiry="never"),
+        (Create(ttl=8), Wait(), Query(), Wait(64), Fault(kind="status 410 -32602"), Query(), Wait()),
+    ),
     "no tasks/get, and each refresh is a crawl: what is known is not asked for": History(
         Setting(full_crawl_interval=0, knows_get=False, tasks="w"), (Get(method="tasks/cancel"), Wait(), Restart())
     ),

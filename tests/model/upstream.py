@@ -315,8 +315,10 @@ class Upstream:
                 self._open(ServerSession(old.id, old.number, old.authorization, theirs, place=place))
 
     def stand_in(self, session: ServerSession) -> ServerSession:
-        """The session that the server of now takes that one for."""
-        return self.sessions.get((self.place, session.id, session.authorization), session)
+        """The session that the server of now takes that one for, or the last server that knew it."""
+        places = range(self.place, session.place, -1)
+        known = (self.sessions.get((place, session.id, session.authorization)) for place in places)
+        return next(filter(None, known), session)
 
     def _of_nobody(self, place: int) -> ServerSession:
         """All callers whose credentials are empty, and who have no session, are one caller to the server."""

@@ -66,7 +66,7 @@ FAULTS: Final = faults({
     "one denial takes a task away": (r"\*\(_DENIALS if may_be_there else \(\)\)", ""),
     "after one failure a task is left out": (r"(?<=is_elsewhere else )FAILURES_MAX", "1"),
     "one denial takes away what a query names": (r"(?<=may_be_there = )known is None or ", "known is not None and "),
-    "one denial takes away what another session has shown": (r"(?<=\(\(known\.raw) or known\.stale", ""),
+    "one denial takes away what another session has shown": (r"(?<=None or known\.raw) or known\.stale", ""),
     "after one failure what another session has shown is left out": (
         r"FAILURES_ELSEWHERE_MAX(?= if is_elsewhere)", "1"
     ),
