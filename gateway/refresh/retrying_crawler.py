@@ -122,12 +122,13 @@ class Crawler:
                     before, cursor = cursor, page.following
                     is_last = cursor is None or first_only or page.is_behind_end
                 else:
-                    seen.discard(hash(cursor))
                     refused[hash(cursor)] += 1
                     if cursor == _EMPTY:
                         is_last = refused[hash(cursor)] > 1
-                    elif (cursor := self._back(cursor, before, refused)) is None:
-                        seen.clear()
+                    else:
+                        seen.discard(hash(cursor))
+                        if (cursor := self._back(cursor, before, refused)) is None:
+                            seen.clear()
                 if count_left and not is_last:
                     asking = begun(self._ask_for_page(cursor))
                     await asyncio.sleep(0)  # it is under way

@@ -59,6 +59,10 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(), Fault(kind="code -32602", method="tasks/get"), Query(), Wait(), Query(), Wait()),
     ),
+    "an empty cursor is refused once, and then begins the list again": History(
+        Setting(tasks="i", per_page=1, always_next=True, empty="restarts", delays=((0, 5),)),
+        (Query(), Wait(10), Fault(kind="stale 409"), Wait()),
+    ),
     "a task that the server keeps behind its ttl is denied once": History(
         Setting(expiry="never"),
         (Create(ttl=8), Wait(), Query(), Wait(64), Fault(kind="status 410 -32602"), Query(), Wait()),
