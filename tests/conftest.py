@@ -10,6 +10,7 @@ A shell starts what runs in its background with SIGINT ignored, and nohup with S
 inherit that. A signal that has a handler here has its default action there.
 
 `--skipped-into=FILE` leaves the ids of skipped tests, one a line, so that `@FILE` runs them once their tools are there.
+`--part=2/3` runs the second of every three tests: of each table some rows, and others in each part.
 """
 
 import asyncio.constants
@@ -32,6 +33,7 @@ settings.load_profile("tests")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--skipped-into", type=Path, metavar="FILE", help="write the ids of skipped tests to this file")
+    parser.addoption("--part", default="1/1", metavar="K/N", help="run each Nth test, from the Kth on")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setattr(traceback.extract_stack, "__defaults__", (None, STACK_DEPTH))  # of futures and tasks, which are C
     patch.setattr(linecache, "checkcache", lambda filename=None: None)
     config.add_cleanup(patch.undo)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    part, parts = map(int, config.getoption("part").split("/"))
+    items[:] = items[part - 1 :: parts]
 
 
 @pytest.hookimpl(trylast=True)

@@ -206,7 +206,7 @@ def test_ci_begins_as_a_newcomer_does_and_installs_tools_for_what_that_skipped()
     assert commands[:4] == [
         "unset CI",
         "make run ONCE=1",
-        'PYTEST_ADDOPTS="--skipped-into=$skipped --hypothesis-seed=0" tested',
+        'PYTEST_ADDOPTS="--skipped-into=$skipped --hypothesis-seed=0" tested ARGS="$many" "${more[@]}"',
         "export CI=true",
     ]
     assert "apt-get" in commands[4]

@@ -11,23 +11,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
-from gateway.config import ConfigError, Limits, Url, parse
-from gateway.config import Upstream as Config
-from gateway.http.parsed_head_cache import HeadCache
-from gateway.http.response_parser import may_vary
+from gateway.config import Config, ConfigError, Url, parse
+from gateway.config import Upstream as UpstreamConfig
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.transport.repeated_log_lines import LogLimit
-from gateway.upstream.connection_pool import Pool, UpstreamContext
-from gateway.upstream.dial import Dialer
-from gateway.upstream.upstream_set import watch
+from gateway.upstream.upstream_set import Pools, dialers_of
 from tests.certificates import Authority
 from tests.forked import ran
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, settings
+from tests.model.virtual import START_S, VirtualLoop
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, page, result
@@ -387,47 +383,36 @@ async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: G
                 await becomes(rig.gateway, value)
 
 
-async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
-    """50 servers that take connections and say nothing: each is asked once in the first seconds, not all at once."""
-    with listening() as sock:
-        silent, url = Upstream(sock), Url("http", "127.0.0.1", port_of(sock), "/mcp")
-        configs = [Config(name=f"u{number}", url=url) for number in range(50)]
-        limits, buffers, links, dialer = (
-            Limits(),
-            Buffers(1 << 20),
-            Links(),
-            Dialer(configs[0], asyncio.get_running_loop()),
-        )
-        pools = [
-            Pool(
-                each,
-                limits,
-                buffers,
-                links,
-                lambda _: None,
-                HeadCache(may_vary),
-                UpstreamContext(each.name, LogLimit(asyncio.get_running_loop().time)),
-                dialer,
-            )
-            for each in configs
-        ]
-        began_at = monotonic()
-        for pool in pools:
+def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
+    """50 servers that take connections and say nothing, on a virtual clock: each is probed after a second, not all at
+    once, and then every ten seconds.
+    """
+    loop, asked = VirtualLoop(), list[float]()
+
+    class Silent(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            asked.append(loop.time() - START_S)
+
+    async def play() -> None:
+        await loop.create_server(Silent, port=3001)
+        url = Url("http", "127.0.0.1", 3001, "/mcp")
+        config = Config(upstreams=tuple(UpstreamConfig(name=f"u{number}", url=url) for number in range(50)))
+        pools = Pools(Buffers(1 << 20), Links(), lambda _: lambda _: None, LogLimit(loop.time))
+        pools.serve(config, config, dialers_of(config))
+        for pool in pools.of.values():
             pool.state.silent("no answer")
-        probes = [asyncio.create_task(watch(pool)) for pool in pools]
-        try:
-            await silent.until(lambda: len(silent.connections) >= len(pools), "a probe of each")
-            await asyncio.sleep(max(0.0, began_at + PROBE_S + 1.0 - monotonic()))
-            after = sorted(peer.arrivals[0][0] - began_at for peer in silent.connections)
-            assert len(after) == len(pools)
-            assert after[0] >= 1.0 and after[-1] - after[0] > 0.1
-        finally:
-            for probe in probes:
-                probe.cancel()
-            await asyncio.gather(*probes, return_exceptions=True)
-            for pool in pools:
-                pool.close()
-            await silent.close()
+        pools.probe()
+        await asyncio.sleep(15)
+        assert len(asked) == 50
+        assert min(asked) >= 1.0 and 0.1 < max(asked) - min(asked) < PROBE_S
+        await asyncio.sleep(9)
+        again = asked[50:]
+        assert len(again) == 50 and min(again) >= 11.0 and max(again) - min(again) > 1.0
+        pools.stop()
+        await asyncio.gather(*pools.probes, return_exceptions=True)
+
+    loop.run_until_complete(play())
+    loop.close()
 
 
 async def test_a_server_that_cuts_each_answer_is_down_and_stays_it(gateways: Gateways) -> None:
