@@ -13,6 +13,7 @@ What the messages tell is decided in `tasks/exchange_observer.py`.
 """
 
 import logging
+import sys
 from functools import partial
 from typing import Final
 
@@ -21,6 +22,7 @@ from gateway.errors import REFUSALS
 from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
 from gateway.http.header_fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
+from gateway.mcp.capabilities import RESPONSE_BYTES_MAX
 from gateway.mcp.client_message import ClientMessage
 from gateway.relay.body_taps import Inspector
 from gateway.relay.http_caller import HttpCaller
@@ -93,7 +95,9 @@ class Interceptor:
             return None
         if pending is PLAIN:
             return Inspector(self._message, self._unread, _MARKS)
-        return Inspector(self._message, self._unread, AWAITED, pending.may_edit and not caller.proof)
+        hold_max = RESPONSE_BYTES_MAX if is_initialize else sys.maxsize  # a larger one is not edited
+        edits = pending.may_edit and not caller.proof
+        return Inspector(self._message, self._unread, AWAITED, edits, hold_bytes_max=hold_max)
 
     def _metadata(self, data: bytes) -> bytes:
         move = self._caller.move

@@ -51,9 +51,15 @@ async def read(body: bytes, has_guards: bool = False, is_own: bool = False) -> C
     said, arguments, ttl = client_message.fields_of(message)
     if message.method == "tasks/list" and message.is_request:
         kind = ListRequest
-        if is_large:
-            await asyncio.sleep(0)
-        said |= small_list(bytes(raw)) if len(raw) <= SAME_BYTES_MAX else _list(raw, criteria.params(raw))
+        if len(raw) <= SAME_BYTES_MAX:
+            said |= small_list(bytes(raw))
+        else:
+            if is_large:
+                await asyncio.sleep(0)
+            params = criteria.params(raw)
+            if is_large:
+                await asyncio.sleep(0)
+            said |= _list(raw, params)
     if has_guards:
         if is_large:
             await asyncio.sleep(0)
