@@ -103,8 +103,8 @@ def server(given: argparse.Namespace) -> AbstractAsyncContextManager[Target]:
     return nullcontext(Target(given.url, given.header, given.ca)) if given.url is not None else started(given.command)
 
 
-def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interrupted: int = INTERRUPTED) -> int:
-    """The exit status of `work`: `failed` if it raises an error that has words, `interrupted` if a signal ended it."""
+def signalled(name: str, work: Coroutine[Any, Any, int]) -> int:
+    """The exit status of `work`: 2 if it raises an error that has words, INTERRUPTED if a signal ended it."""
 
     async def run() -> int:
         task = asyncio.create_task(work)
@@ -119,7 +119,7 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
     try:
         return asyncio.run(run())
     except asyncio.CancelledError:
-        return interrupted
+        return INTERRUPTED
     except BrokenPipeError:  # nobody reads on
         return CLOSED
     except (NotAnswered, config.ConfigError, config.StartError, OSError) as error:
@@ -129,4 +129,4 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
     with suppress(OSError):
         for line in words.split("\n"):
             print(fitted(f"taskgate {name}: {shown(line)}", sys.stderr), file=sys.stderr)
-    return failed
+    return 2

@@ -1,12 +1,11 @@
 """An MCP client of one session: requests out, results in.
 
 In: an address and header fields. Out: results; or `NotAnswered`, whose message names the address and what to do.
-Always: fields go to one origin only; sessions that it opened are deleted when it closes, but for one in which a task
-still works; every answer has a limit of bytes, and whoever asks has one of time.
+Always: fields go to one origin only; sessions that it opened are deleted when it closes, but for one in which a tool
+may work; every answer has a limit of bytes, and whoever asks has one of time.
 """
 
 import asyncio
-import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -34,10 +33,6 @@ CLOSING_S: Final = 3.0
 _numbers: Final = count(1)  # the ids of requests: a command has one session for all clients
 _PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
 _LOOK_S: Final = 3.0  # for each request that looks for the reason of a failure
-_NEXT: Final = "2026-07-28"
-_WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
-_DOCUMENT_BYTES_MAX: Final = 2**20
-_Metadata: Final = msgspec.defstruct("_Metadata", [("authorization_servers", list[str] | None, None)])
 
 
 class NotAnswered(Exception):
@@ -94,16 +89,6 @@ def value_of(data: bytes, form: Any = Json) -> Any:
     return value
 
 
-async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The whole body. Raises ValueError if it has more than `bytes_max`."""
-    body = bytearray()
-    async for piece in response.content.iter_any():
-        body += piece
-        if len(body) > bytes_max:
-            raise ValueError(f"more than {bytes_max:,} bytes")
-    return bytes(body)
-
-
 def object_of(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
@@ -127,22 +112,21 @@ class Client:
 
     def __init__(self, target: Target, session_id: str = "", revision: str = "") -> None:
         self.target, self.session_id, self.revision = target, session_id, revision
-        self.requests = self.received_bytes = 0
+        self.received_bytes = 0
         try:
             tls = trusting(target.ca) if target.url.startswith("https:") else True
         except OSError as error:
             raise NotAnswered(f"--{error}") from None
         to = aiohttp.UnixConnector(target.socket) if target.socket is not None else aiohttp.TCPConnector(ssl=tls)
         self.http = aiohttp.ClientSession(connector=to, timeout=aiohttp.ClientTimeout())
-        self._opened = False
-        self.has_work = False  # then its session stays
+        self._opened = self.is_left_open = False
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            if self._opened and self.session_id and not self.has_work:
+            if self._opened and self.session_id and not self.is_left_open:
                 with suppress(NotAnswered, TimeoutError):
                     async with asyncio.timeout(CLOSING_S):
                         (await self._send("DELETE")).release()
@@ -160,7 +144,7 @@ class Client:
 
     async def ask(self, method: str, params: Mapping[str, Any], form: Any = Json) -> Json:
         """The result of a request, of which `form` is a part. Raises NotAnswered."""
-        self.requests, number = self.requests + 1, next(_numbers)
+        number = next(_numbers)
         response = await self._send("POST", {"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         url, status, fields = self.target.name, response.status, response.headers
         try:
@@ -224,9 +208,13 @@ class Client:
     async def _answer(self, response: aiohttp.ClientResponse, number: int) -> jsonrpc.Message | bytes:
         """The response to request `number`; the body, if it is none."""
         if response.content_type != "text/event-stream" or response.status != 200:
-            body = await body_of(response, ANSWER_BYTES_MAX)
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise ValueError(f"more than {ANSWER_BYTES_MAX:,} bytes")
             message = jsonrpc.parse(body)
-            return message if message is not None and (message.is_response or message.answers(-1)) else body
+            return message if message is not None and (message.is_response or message.answers(-1)) else bytes(body)
         for _ in range(RESUMED_MAX):
             last_id, retry_s = "", 1.0
             async for event in events(response):
@@ -321,9 +309,9 @@ async def _why(client: Client, command: str, refused: NotAnswered) -> str:
     if client.target.socket is not None or status in (0, 300):
         return str(refused)
     if status in (401, 403):
-        return f"{url} asks for a login ({status}). {await _authority(client, refused)}"
-    if await _is_next(client):
-        return f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there"
+        asks = one_line(refused.fields.get("WWW-Authenticate", "it does not say which"))
+        bring = "Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"
+        return f"{url} asks for a login ({status}): {asks}. {bring}"
     if refused.code or "this is taskgate's admin listener" in str(refused):  # which names the clients' address
         return str(refused)
     others = [other for path in _PATHS if (other := str(URL(url).with_path(path))) != url]
@@ -356,35 +344,3 @@ async def _is_old(client: Client, url: str) -> bool:
                     if event.data is not None:
                         return event.is_endpoint
     return False
-
-
-async def _is_next(client: Client) -> bool:
-    """Whether this server speaks revision 2026-07-28."""
-    meta = {"io.modelcontextprotocol/protocolVersion": _NEXT, "io.modelcontextprotocol/clientCapabilities": {}}
-    target = client.target._replace(fields={**client.target.fields, "Mcp-Method": "server/discover"})
-    with suppress(NotAnswered, TimeoutError):
-        async with Client(target, revision=_NEXT) as other, asyncio.timeout(_LOOK_S):
-            said = await other.ask("server/discover", {"_meta": meta})
-            return _NEXT in str(said.get("supportedVersions"))
-    return False
-
-
-async def _authority(client: Client, refused: NotAnswered) -> str:
-    """Which authorization server gives a token, and how to bring it."""
-    url = URL(client.target.url)
-    said = re.search(r'resource_metadata="([^"]*)"', refused.fields.get("WWW-Authenticate", ""))
-    candidates = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
-    who = "It does not say which server gives tokens."
-    for candidate in candidates:
-        document = b""
-        with suppress(aiohttp.ClientError, TimeoutError, ValueError):
-            async with asyncio.timeout(_LOOK_S), client.http.get(candidate, allow_redirects=False) as response:
-                if response.status == 200:
-                    document = await body_of(response, _DOCUMENT_BYTES_MAX)
-        try:
-            if servers := value_of(document or b"{}", _Metadata).get("authorization_servers"):
-                who = f"Its authorization server is {shown(servers[0])}."
-                break
-        except ValueError as error:
-            who = f"Its metadata at {shown(candidate)} cannot be read: {error}."
-    return f"{who} Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"

@@ -10,15 +10,14 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, NamedTuple
 
 from gateway.app import App
-from gateway.cli import command_line
-from gateway.cli.created_tasks import CreatedTasks
+from gateway.cli import command_line, created_tasks
 from gateway.cli.mcp_client import Client, NotAnswered, Target, declared_list, object_of, one_line, opened, value_of
 from gateway.cli.task_table import Json, columns_of, fitted, shown, table
 from gateway.cli.temporary_gateway import behind_gateway
 from gateway.config import IndexLimits
 from gateway.errors import printable
 from gateway.http.address_rewriting import misplaced
-from gateway.mcp.task import STATUSES, parse_instant
+from gateway.mcp.task import STATUSES
 from gateway.query.criteria import capability
 from gateway.refresh.query_answer import FILTER
 
@@ -26,7 +25,6 @@ UNFINISHED: Final = ("working", "input_required")
 _FILTERS: Final = {"declared": "by itself, and says so", "unsaid": "by status, but does not say so"}
 CUTS: Final = (50, 100)  # lists of so many tasks, without a cursor, may have been cut
 _ENOUGH: Final = (25, 120)  # tasks to make: most servers have ten a page, others a hundred
-_INSTANTS: Final = ("createdAt", "lastUpdatedAt")
 _UNLISTED: Final = "not in the server's own list"
 OPENED: Final = "opened, deleted in the end"
 CRITERIA: Final = {"status": list(UNFINISHED)}
@@ -39,8 +37,8 @@ def parser() -> ArgumentParser:
         "try",
         "Say whether taskgate helps at a server: what its list of tasks is like, what it\n"
         "costs by hand, and with taskgate in front, which runs in this process.\n"
-        "Nothing is changed there but by --create: the tool runs to its end. What takes\n"
-        "longer than --seconds is left to work, in a session that stays open.",
+        "Nothing is changed there but by --create, whose session stays open: the tool may\n"
+        "work on in it.",
         "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if\ninterrupted.",
     )
     an_object = command_line.checked(lambda text: value_of(text.encode()), lambda _: True, "a JSON object")
@@ -54,10 +52,10 @@ def parser() -> ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    return command_line.signalled("try", _trial(command_line.read(parser(), arguments)))
+    return command_line.signalled("try", trial(command_line.read(parser(), arguments)))
 
 
-async def _trial(given: Namespace) -> int:
+async def trial(given: Namespace) -> int:
     """Try a server; print the verdict, then the facts. Returns the exit status. Raises NotAnswered."""
     async with command_line.server(given) as target:
         probe = Probe(target, given)
@@ -105,6 +103,11 @@ class ByHand(NamedTuple):
         return {str(task.get("taskId")): task for task in self.tasks}
 
     @property
+    def states(self) -> dict[str, Any]:
+        """What changes where a task is made, goes or changes. Some timestamps move at each reading."""
+        return {i: (task.get("status"), task.get("statusMessage")) for i, task in self.by_id.items()}
+
+    @property
     def statuses(self) -> dict[str, int]:
         found = Counter(str(task.get("status")) for task in self.tasks)
         return {status: found[status] for status in STATUSES if found[status]}
@@ -139,7 +142,7 @@ class Probe:
 
     async def run(self) -> None:
         """Learn all that can be learned in the time that is given. Raises NotAnswered, TimeoutError."""
-        async with AsyncExitStack() as stack, asyncio.timeout(self._given.seconds) as limit:  # it ends no tidying up
+        async with AsyncExitStack() as stack, asyncio.timeout(self._given.seconds):  # it ends no tidying up
             fresh = await stack.enter_async_context(Client(self._target))
             await self._meet(fresh)
             if not self.learned["lists"] or self.learned["filters"] == "declared":
@@ -153,22 +156,20 @@ class Probe:
             if not first.whole:
                 return
             index = IndexLimits(pages_max=self._given.pages + 1)
-            self._learn("criteria", CRITERIA)
             guarded, app = await stack.enter_async_context(behind_gateway(client, index))
             for name in ("first", "again"):
                 await self._filtered(name, guarded, app)
-            created = CreatedTasks(client, self._given, self.show)
-            if self._given.create:
-                stack.callback(self._leave, client)
-                if self._given.count > 1:  # "later" is after one change, as a client mostly asks
-                    await created.make(guarded, self._given.count - 1)
+            made, given = list[str](), self._given
+            if given.create:
+                if given.count > 1:  # "later" is after one change, as a client mostly asks
+                    made += await created_tasks.make(client, guarded, given, given.count - 1, self.show)
                     await asyncio.sleep(index.max_age)
                     await guarded.page(CRITERIA)
-                await created.make(guarded, self._given.count)
+                made += await created_tasks.make(client, guarded, given, 1, self.show)
             await asyncio.sleep(index.max_age)
             await self._filtered("later", guarded, app)
             second = await self._read(client)
-            await self._compare(client, first, second, created.ids)
+            await self._compare(client, first, second, made)
             if client.session_id and not self._target.command:
                 seen, other = None, fresh
                 with suppress(NotAnswered):  # a server may open no second session
@@ -177,15 +178,6 @@ class Probe:
                         await other.initialize()
                     seen = seen_by_others(second, (await other.page({})).tasks)
                 self._learn("others_see", seen)
-            if created.ids and client is fresh and (client.session_id or self._target.command):
-                self._learn("ended", await created.end(limit.when() or 0.0))
-
-    def _leave(self, client: Client) -> None:
-        """Learn whether what was made is left at work."""
-        if client.has_work:
-            where = f"session {client.session_id} stays open" if client.session_id else "it works on"
-            where = "the command is stopped all the same" if self._target.command else where
-            self._learn("left", f"{self._given.create} has not ended: {where}")
 
     async def _meet(self, client: Client) -> None:
         said = await opened(client, "try")
@@ -200,7 +192,7 @@ class Probe:
         self.learned["filters"] = None
         if "filter" in object_of(declared):
             self._learn("filters", "declared")
-        words = "opened, deleted once what it made has ended" if self._given.create else OPENED
+        words = f"{client.session_id}, which stays open: a tool may work in it" if self._given.create else OPENED
         words = words if client.session_id else "none: the server gives no session id"
         words = "one process is one session" if self._target.command else words
         self._learn("session", "yours, left as it is" if self._given.session else words)
@@ -224,21 +216,19 @@ class Probe:
 
     async def _compare(self, client: Client, first: ByHand, second: ByHand, made: list[str]) -> None:
         """What two readings, one before and one after the filtered lists, say together."""
-        changed = has_changed(first, second)
+        changed = first.states != second.states
         if made:
-            task, listed = await self._got(client, made[0]), set(made) <= second.by_id.keys()
+            task = Json()
+            with suppress(NotAnswered):
+                task = await client.ask("tasks/get", {"taskId": made[0]})
             state = {"status": task.get("status"), "message": task.get("statusMessage")}
+            listed = set(made) <= second.by_id.keys()
             self._learn("created", {"id": made[0], "count": len(made), "listed": listed, "got": bool(task), **state})
         self._learn("change", changed or bool(made))
         if changed:
             self._learn("by_hand_later", second.fact())
             self._learn("statuses", second.statuses)
-        self._learn("order", order(first, second))
         self._learn("may_be_cut", len(second.pages) == 1 and second.pages[0] in CUTS)
-        self._learn("instants_move", instants_move(first, second))
-        is_moving, tasks = bool(self.learned["instants_move"]), samples(second)
-        found = [agree(task, await self._got(client, task.get("taskId")), is_moving) for task in tasks]
-        self._learn("get_agrees", all(found) if found else None)
         # Whether it filters by status without saying so: only a list of several statuses shows it.
         statuses, unsaid = {str(task.get("status")) for task in second.tasks[: second.pages[0]]}, False
         if len(statuses) > 1:
@@ -249,56 +239,6 @@ class Probe:
         same = not changed and not made
         unfinished = [task for task in second.tasks if task.get("status") in UNFINISHED]
         self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(unfinished) if same else None)
-
-    async def _got(self, client: Client, task_id: object) -> Json:
-        """What `tasks/get` says of a task; nothing if it refuses."""
-        with suppress(NotAnswered):
-            return await client.ask("tasks/get", {"taskId": task_id})
-        return {}
-
-
-def order(first: ByHand, second: ByHand) -> str | None:
-    """The order of the tasks in words; None if there are too few to tell."""
-    ids, again = list(first.by_id), list(second.by_id)
-    both = set(ids) & set(again)
-    if [i for i in ids if i in both] != [i for i in again if i in both]:
-        return "another at each reading"
-    words = ("oldest first", "newest first"), ("latest change last", "latest change first")
-    for name, (rises, falls) in zip(_INSTANTS, words, strict=True):
-        instants = [parse_instant(str(task.get(name))) for task in second.tasks]
-        rising = sorted(instant for instant in instants if instant is not None)
-        if len(set(rising)) > 1 and instants in (rising, rising[::-1]):
-            return rises if instants == rising else falls
-    return None if len(again) < 2 else "by id" if again == sorted(again) else "none to be seen"
-
-
-def instants_move(first: ByHand, second: ByHand) -> bool | None:
-    """Whether the timestamps of a task that does not change are others at another reading."""
-    before = first.by_id
-    both = [(before[task_id], task) for task_id, task in second.by_id.items() if task_id in before]
-    done = [(one, other) for one, other in both if one.get("status") == other.get("status") not in UNFINISHED]
-    told = [(one.get("createdAt"), other.get("createdAt")) for one, other in both]
-    told += [(one.get("lastUpdatedAt"), other.get("lastUpdatedAt")) for one, other in done]
-    return any(one != other for one, other in told) if both else None
-
-
-def has_changed(first: ByHand, second: ByHand) -> bool:
-    """Whether a task was made, has gone or has changed between two readings. Timestamps that move do not count."""
-    names = ("status", "statusMessage") if instants_move(first, second) else ("status", "statusMessage", *_INSTANTS)
-    one, other = ({i: [task.get(n) for n in names] for i, task in each.by_id.items()} for each in (first, second))
-    return one != other
-
-
-def samples(listing: ByHand) -> list[Json]:
-    """Up to three tasks to be asked for by `tasks/get`: those that are finished, which no longer change, go first."""
-    done = [task for task in listing.tasks if task.get("status") not in UNFINISHED] or listing.tasks
-    return [done[at] for at in sorted({0, len(done) // 2, len(done) - 1})] if done else []
-
-
-def agree(listed: Json, got: Json, moving: bool) -> bool:
-    apart = {"_meta", *(_INSTANTS if moving else ())}
-    one, other = ({k: v for k, v in task.items() if v is not None and k not in apart} for task in (listed, got))
-    return one == other
 
 
 def seen_by_others(mine: ByHand, theirs: list[Json]) -> str | None:
@@ -399,21 +339,15 @@ WORDS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "session": ("session", str),
     "by_hand": ("by hand", _by_hand),
     "statuses": ("statuses", _by_status),
-    "order": ("order", lambda fact: fact or ""),
     "may_be_cut": ("cut", lambda fact: _said(fact, "perhaps: a round number, and no cursor", "no sign of it")),
     "filters": ("filters", lambda fact: _FILTERS.get(fact, "no")),
-    "criteria": ("criteria", lambda fact: "&".join(f"{name}={','.join(values)}" for name, values in fact.items())),
     "first": ("filtered", _filtered),
     "again": ("again", _filtered),
     "created": ("created", _made),
     "later": ("later", _filtered),
     "change": ("change", lambda fact: _said(fact, 'seen: "later" is after it', "not seen")),
     "by_hand_later": ("by hand", _by_hand),
-    "instants_move": ("timestamps", lambda fact: _said(fact, "move between two readings", "stay between two readings")),
-    "get_agrees": ("tasks/get", lambda fact: _said(fact, "agrees with the list", "does not agree with the list")),
     "others_see": ("others", lambda fact: f"another session sees {fact} of these tasks" if fact else ""),
-    "ended": ("ended", lambda fact: "" if fact is None else f"what was made: {_by_status(fact)}"),
-    "left": ("left", str),
     "gateway_agrees": ("checked", lambda fact: _said(fact, "taskgate's list is that by hand", "taskgate's differs")),
 }
 """For each fact the head of its line, and its words: "" if it is not known. What is not here has none."""

@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, chunk, dumps, fault, result
+from tests.relay.messages import Json, chunk, dumps
 from tests.relay.rig import body
 from tests.world.servers import KINDS, Server
 
-WELL_KNOWN: Final = b"/.well-known/"
-ANSWERS: Final = ("initialize", "tasks/list", "tasks/get", "tools/call", "server/discover", "metadata", "challenge")
+ANSWERS: Final = ("initialize", "tasks/list", "tasks/get", "tools/call", "challenge")
 OTHERS: Final = ("notifications/initialized", "GET", "DELETE")
 _HOLE: Final = "<hole>"
 _STEER: Final = "\x1b[2J\x1b]0;x\x07\x9b31m\u202e\r\n\x00\x7f\u2028taskgate try: all is well"
@@ -77,7 +76,7 @@ class Hostile(Server):
         self._rng = rng = Random(seed)
         self._native = rng.random() < 0.2
         self.mutated = rng.choice((*ANSWERS, *ANSWERS, *OTHERS) if over_http else ANSWERS[:4])
-        self._login = over_http and self.mutated in ("metadata", "challenge")
+        self._login = over_http and self.mutated == "challenge"
         self._from = rng.choice((0, 0, 0, 0, 0, 1, 2))  # answers that are ordinary
         ways = ["value"] * 6 + ["text"] * 2 + ["field"] * 2 + ["status", "events", "frame", "slow"]
         self.way = rng.choice(ways if over_http else ["value"] * 6 + ["text", "slow"])
@@ -104,10 +103,6 @@ class Hostile(Server):
             said["result"] |= {"serverInfo": about, "instructions": "x"}
         if message["method"] == "tasks/list" and "result" in said:
             said["result"]["_meta"] = {"taskgate/total": 15, "taskgate/asOf": "2026-01-01T00:00:00Z"}
-        if message["method"] == "initialize" and self.mutated == "server/discover":
-            return fault(message["id"], -32022, "another revision")
-        if message["method"] == "server/discover":
-            return result(message["id"], {"supportedVersions": ["2025-11-25"]})
         return said
 
     def answered(self, message: Json) -> bytes | None:
@@ -149,14 +144,9 @@ class Hostile(Server):
         message: Json = said if isinstance(said, dict) else {}
         name = message.get("method") or request.method.decode()
         head = [b"Content-Type: application/json"]
-        if request.target.startswith(WELL_KNOWN):
-            name, status, hit = "metadata", b"200 OK", self._turn("metadata")
-            document = {"resource": "x", "authorization_servers": ["https://login.example"], "scopes_supported": ["a"]}
-            data = self._json(document) if hit else dumps(document)
-        elif self._login and message:
+        if self._login and message:
             name, status, data, hit = "challenge", b"401 Unauthorized", b"{}", self._turn("challenge")
-            where = b"http://" + (request.value(b"host") or b"") + WELL_KNOWN + b"x"
-            value = self._rng.choice((*(url.encode() for url in _URLS), *_VALUES[:40])) if hit else where
+            value = self._rng.choice((*(url.encode() for url in _URLS), *_VALUES[:40])) if hit else b"https://x"
             head.append(b'WWW-Authenticate: Bearer resource_metadata="' + value[:8_000] + b'"')
         elif answer := self.answered(message):
             status, data, hit = b"200 OK", answer, self._seen[name] > self._from and name == self.mutated

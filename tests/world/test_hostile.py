@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -17,8 +17,8 @@ from gateway.cli.task_table import SHOWN_CHARS_MAX
 from tests.forked import Ended, forked
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, dumps, response, result, task
-from tests.world.hostile import WELL_KNOWN, Hostile, nested
+from tests.relay.messages import Json, dumps, result, task
+from tests.world.hostile import Hostile, nested
 from tests.world.servers import at
 
 EXAMPLES: Final = int(os.environ.get("HOSTILE_EXAMPLES", "120"))
@@ -146,33 +146,6 @@ async def test_a_member_that_is_wrong_is_named_and_is_no_verdict(method: str, na
     path = "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in name.split("."))
     told = ("out of range", "nested more than 100 deep", f"at `${path}`")
     assert any(word in ended.stderr for word in told), ended.stderr
-
-
-@pytest.mark.parametrize("value", [BIG, DEEP, b"7", b'{"authorization_servers":7}', b'{"authorization_servers":[7]}'])
-async def test_metadata_that_cannot_be_read_is_told_with_its_address(value: bytes) -> None:
-    ended = await at_a_login(lambda: response(value))
-    assert ended.returncode == 2
-    assert "asks for a login (401). Its metadata at http://127.0.0.1:" in ended.stderr
-    assert "cannot be read: " in ended.stderr
-
-
-async def test_metadata_that_never_ends_is_left() -> None:
-    began = time.monotonic()
-    ended = await at_a_login(lambda: response(b"{")[:-1] + b" " * 10)  # one byte is missing
-    assert ended.returncode == 2 and "does not say which server gives tokens" in ended.stderr
-    assert time.monotonic() - began < IN_TIME_S
-
-
-async def at_a_login(metadata: Callable[[], bytes]) -> Ended:
-    """`taskgate try` at a server that wants a login, and whose metadata are these."""
-
-    async def script(request: Message, _peer: Peer) -> bytes:
-        if request.target.startswith(WELL_KNOWN):
-            return metadata()
-        return response(b"", status=b"401 Unauthorized")
-
-    async with at(script) as url:
-        return await forked("try", url)
 
 
 @pytest.mark.parametrize("over_http", [True, False], ids=["HTTP", "stdio"])

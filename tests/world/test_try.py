@@ -68,7 +68,6 @@ from tests.world.servers import KINDS, UNFINISHED, Kind, Server, at, pages_by_ha
 
 TASKS: Final = 150
 LIVE: Final = 5
-ORDERS: Final = {"oldest": "oldest first", "newest": "newest first", "id": "by id", "any": "another at each reading"}
 LITTLE: Final = "taskgate brings you little here: this server"
 IN_ONE_PAGE: Final = f"{LITTLE} lists all in one page. You get order, criteria and fewer bytes."
 MAY_HELP: Final = "taskgate may help here: this server lists all in one page, and may cut it at"
@@ -144,9 +143,8 @@ async def test_every_fact_is_what_the_server_is_like(name: str) -> None:
     facts = await tried(server, verdict=VERDICTS[name])
     listed = [server.tasks[i] for i in ids]
     live = [task for task in listed if task["status"] in UNFINISHED]
-    samples = min(3, len(listed) - len(live) or len(listed))
     first_page = {server.tasks[i]["status"] for i in shown(next(pages_by_hand(deepcopy(server))))}
-    later = server.asked.total() // 2 - 1 - 3 * requests - (len(first_page) > 1) - samples  # 1: initialize
+    later = server.asked.total() // 2 - 1 - 3 * requests - (len(first_page) > 1)  # 1: initialize
     whole = {"requests": requests, "bytes": sent_bytes, "tasks": len(ids), "whole": True}
     assert facts["by_hand"] == whole | {"page_size": kind.page_size if requests > 1 else None}
     assert [facts[way]["asked"] for way in ("first", "again", "later")] == [requests, 0, later]
@@ -154,16 +152,11 @@ async def test_every_fact_is_what_the_server_is_like(name: str) -> None:
     cost = {"tasks": len(live), "bytes": len(dumps({"tasks": live, "_meta": meta}))}
     assert all(facts[way] == cost | {"asked": facts[way]["asked"]} for way in ("first", "again", "later"))
     assert (facts["revision"], facts["server"]) == ("2025-11-25", {"name": "", "version": ""})
-    assert facts["criteria"] == {"status": ["working", "input_required"]}
     assert not {"created", "by_hand_later", "others_see", "redirect"} & facts.keys()
     assert facts["statuses"] == Counter(task["status"] for task in listed)
     assert facts["tasks"] == TASKS_CAPABILITY and facts["session"].startswith("none")
     assert (facts["change"], facts["gateway_agrees"], facts["may_be_cut"]) == (False, True, kind.cut is not None)
-    assert (facts["order"], facts["filters"]) == (
-        ORDERS[kind.order] if ids else None,
-        "unsaid" if kind.filters else None,
-    )
-    assert (facts["instants_move"], facts["get_agrees"]) == ((kind.reads_now, True) if ids else (None, None))
+    assert facts["filters"] == ("unsaid" if kind.filters else None)
 
 
 @pytest.mark.parametrize("name", ["TypeScript SDK 1.x", "Rust SDK (rmcp) to 2.2", "FastMCP 3.4"])
@@ -344,10 +337,10 @@ async def test_a_server_that_refuses_more_than_it_must_is_tried_to_the_end() -> 
     """Its refusal of one question ended the trial, without a verdict."""
     server = Strict(60)
     try:
-        facts = await judged(await server.start(), verdict=HELPS.format(6), helps=True, forms="JSON")
+        status, text = await said("try", await server.start())
     finally:
         await server.stop()
-    assert (facts["filters"], facts["others_see"]) == (None, None)
+    assert (status, "\n  filters     no\n" in text, "\n  others " in text) == (0, True, False), text
 
 
 async def test_sessions_that_it_opened_are_deleted_and_others_are_left() -> None:
@@ -356,8 +349,8 @@ async def test_sessions_that_it_opened_are_deleted_and_others_are_left() -> None
         before = deepcopy(server.sessions[mine.session_id].all)
         for flags in ((), ("--session", mine.session_id)):
             forms = "JSON, text" if flags else "JSON"  # each session has tasks of its own
-            facts = await judged(url, *flags, verdict=HELPS.format(24), helps=True, forms=forms)
-            assert (facts["by_hand"]["requests"], facts["others_see"]) == (24, "none")
+            status, text = await said("try", *flags, url)
+            assert (status, "another session sees none of these tasks" in text) == (0, True), text
             assert len(await listed(url, *flags, forms=forms)) == 240
             status, text = await said("tasks", "--status", "cancelled", "--created-before", "400d", *flags, url)
             assert (status, "--session ID" in text) == (0, not flags)
@@ -478,9 +471,9 @@ OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
         lambda _: response(b"", b"Location: mailto:x", status=b"307 Temporary Redirect"),
         "redirects to mailto:x, which is another origin",
     ),
-    "a login at no address": (
+    "a login": (
         lambda _: response(b"", b'WWW-Authenticate: Bearer resource_metadata="//[x"', status=b"401 Unauthorized"),
-        "does not say which server gives tokens",
+        'asks for a login (401): Bearer resource_metadata="//[x". Bring a token: --header-file FILE',
     ),
     "a circle": (
         lambda _: response(b"", b"Location: /mcp", status=b"308 Permanent Redirect"),
@@ -493,15 +486,13 @@ OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
     ),
     "other events": (lambda request: old("/mcp", request, b"hello"), "This is not MCP over HTTP"),
     "no words of HTTP": (lambda _: b"SSH-2.0-x\r\n\r\n", "does not answer in HTTP"),
-    "a login without words": (lambda _: response(b"", status=b"401 Unauthorized"), "asks for a login (401)"),
+    "a login without words": (
+        lambda _: response(b"", status=b"401 Unauthorized"),
+        "asks for a login (401): it does not say which",
+    ),
     "2026-07-28 alone": (
-        lambda request: answer(
-            result(body(request)["id"], {"supportedVersions": ["2026-07-28"]})
-            if body(request)["method"] == "server/discover"
-            else fault(body(request)["id"], -32022, "Unsupported protocol version"),
-            status=b"200 OK" if body(request)["method"] == "server/discover" else b"400 Bad Request",
-        ),
-        "speaks 2026-07-28 alone, which has no tasks/list",
+        lambda request: answer(fault(body(request)["id"], -32022, "Only 2026-07-28"), status=b"400 Bad Request"),
+        "refuses initialize: Only 2026-07-28 (-32022)",
     ),
     "a list that is none": (
         lambda request: answer(
