@@ -39,7 +39,7 @@ def history(rng: random.Random, count: int, until_ms: int) -> Iterator[Json]:
     for number in range(count):
         created_ms = until_ms - span_ms + int((number + rng.random()) * step_ms)
         updated_ms = created_ms + int(rng.random() * (until_ms - created_ms) * 0.5)
-        status = rng.choices(tuple(_MESSAGES), (8, 5, 70, 10, 7))[0]
+        status = rng.choices(tuple(_MESSAGES), (2, 1, 79, 10, 8))[0]
         task: Json = {
             "taskId": f"{rng.getrandbits(128):032x}",
             "status": status,
@@ -53,63 +53,47 @@ def history(rng: random.Random, count: int, until_ms: int) -> Iterator[Json]:
 
 
 class Tasks:
-    """Those of one session, in the order of their creation. A ValueError has the code and the message of JSON-RPC."""
+    """Those of one session, in the order of their creation."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self) -> None:
         self.all: list[Json] = []
-        self._page_size = page_size
         self._offsets: dict[str, int] = {}
 
     def add(self, task: Json) -> None:
         self._offsets[task["taskId"]] = len(self.all)
         self.all.append(task)
 
-    def get(self, task_id: object) -> Json:
-        return self.all[self._find(task_id, "Task not found")]
+    def update(self, task_id: str, status: str, message: str) -> None:
+        now = timestamp(time.time_ns() // 1_000_000)
+        self.all[self._offsets[task_id]].update(status=status, lastUpdatedAt=now, statusMessage=message)
 
-    def update(self, task_id: object, status: str, message: str) -> Json:
-        task = self.get(task_id)
-        if task["status"] not in UNFINISHED:
-            raise ValueError(-32602, f"Cannot change a task in terminal status '{task['status']}'")
-        task.update(status=status, lastUpdatedAt=timestamp(time.time_ns() // 1_000_000), statusMessage=message)
-        return task
-
-    def _find(self, task_id: object, otherwise: str) -> int:
-        if not isinstance(task_id, str) or task_id not in self._offsets:
-            raise ValueError(-32602, f"{otherwise}: {task_id}" if isinstance(task_id, str) else otherwise)
-        return self._offsets[task_id]
-
-    def result(self, method: str, params: Json) -> Json:
+    def result(self, method: str, params: Json, page_size: int) -> Json:
+        """The result of a request. Raises LookupError if there is none."""
         match method:
             case "initialize":
-                can: Json = {"tasks": {"list": {}, "cancel": {}}}
                 about = {"name": "legacy-research", "version": "1.0.0"}
-                return {"protocolVersion": "2025-11-25", "capabilities": can, "serverInfo": about}
+                return {"protocolVersion": "2025-11-25", "capabilities": {"tasks": {"list": {}}}, "serverInfo": about}
             case "ping":
                 return {}
             case "tasks/list":
-                cursor = params.get("cursor")
-                start = 0 if cursor is None else self._find(cursor, "Invalid cursor") + 1
-                tasks = self.all[start : start + self._page_size]
-                more = start + self._page_size < len(self.all)
+                start = self._offsets[params["cursor"]] + 1 if "cursor" in params else 0
+                tasks = self.all[start : start + page_size]
+                more = start + page_size < len(self.all)
                 return {"tasks": tasks, "nextCursor": tasks[-1]["taskId"]} if more else {"tasks": tasks}
             case "tasks/get":
-                return self.get(params.get("taskId"))
-            case "tasks/cancel":
-                return self.update(params.get("taskId"), "cancelled", "The task was cancelled by request.")
-        raise ValueError(-32601, "Method not found")
+                return self.all[self._offsets[params["taskId"]]]
+        raise LookupError(method)
 
 
 class LegacyServer:
     """The server: make it, `start` it, `stop` it. `tasks` is the number of tasks in a new session."""
 
     page_size = 10  # tasks, as in both SDKs
-    sessions_max = 100  # beyond it the oldest is forgotten
 
     def __init__(self, tasks: int = 240) -> None:
         self.counts: Counter[str] = Counter()  # messages by method
         self.sessions: dict[str, Tasks] = {}  # the oldest first
-        self._tasks = tasks
+        self.tasks = tasks
         self._rng = random.Random(14)
         # With cancellation an answer ends when its client leaves.
         server = web.Server(self.handle, handler_cancellation=True, access_log=None)
@@ -138,26 +122,19 @@ class LegacyServer:
         tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
+        session_id = request.headers.get(_SESSION, "")
         if request.path != "/mcp":
             return web.Response(status=404)
         if request.method == "DELETE":
-            return web.Response(status=200 if self.sessions.pop(request.headers.get(_SESSION, ""), None) else 404)
+            return web.Response(status=200 if self.sessions.pop(session_id, None) else 404)
         if request.method != "POST":
-            return web.Response(status=405, headers={"Allow": "POST, DELETE"})
-        try:
-            message = orjson.loads(await request.read())
-            method, params = str(message["method"]), dict(message.get("params", {}))
-            hash(message.get("id"))  # no object or array
-        except (ValueError, TypeError, KeyError):
-            return web.Response(status=400, text="a JSON-RPC request or notification is expected")
-        self.counts[method] += 1
-        session_id = request.headers.get(_SESSION, "")
+            return web.Response(status=405)
+        message = orjson.loads(await request.read())
+        self.counts[method := message["method"]] += 1
         if method == "initialize":
-            if len(self.sessions) == self.sessions_max:
-                del self.sessions[next(iter(self.sessions))]
             session_id = uuid.uuid4().hex
-            self.sessions[session_id] = Tasks(self.page_size)
-            self.load(self._tasks)
+            self.sessions[session_id] = Tasks()
+            self.load(self.tasks)
         if session_id not in self.sessions:
             return web.Response(status=404 if session_id else 400, text="this session does not exist")
         headers = {_SESSION: session_id}
@@ -165,7 +142,7 @@ class LegacyServer:
             return web.Response(status=202, headers=headers)
         answer = {"jsonrpc": "2.0", "id": message["id"]}
         try:
-            answer["result"] = self.sessions[session_id].result(method, params)
-        except ValueError as error:
-            answer["error"] = dict(zip(("code", "message"), error.args, strict=True))
+            answer["result"] = self.sessions[session_id].result(method, message.get("params", {}), self.page_size)
+        except LookupError:
+            answer["error"] = {"code": -32602, "message": f"{method}: not found"}
         return web.Response(body=orjson.dumps(answer), content_type="application/json", headers=headers)
