@@ -23,7 +23,7 @@ from gateway.errors import GatewayError, printable
 from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import CANNOT_ANSWER
 from gateway.operate.recent_failures import Recent
-from gateway.tasks.lifecycle_counts import Lives
+from gateway.tasks.lifecycle_counts import DURATIONS, STARTED, UNHEARD, Lives, Series
 from gateway.tasks.transport_interfaces import EndedQuery
 
 if TYPE_CHECKING:
@@ -265,3 +265,29 @@ class Metrics(Collector):
                 [((key,), number) for key, number in value.items()] if isinstance(value, Mapping) else [((), value)]
             )
             yield family(GaugeMetricFamily, name, text, "upstream" if isinstance(value, Mapping) else "", gauges)
+        yield from () if self.lives is None else _tasks(self.lives)
+
+
+def age_s(lives: Lives, series: Series) -> float:
+    return max(0.0, lives.unix_time() - min(lives.live[series].values()))
+
+
+def _tasks(lives: Lives) -> Iterator[Metric]:
+    counts, of_tool, labels = lives.counts.items(), "upstream tool", "upstream tool status"
+    live = [each for each in lives.live.items() if each[0][2] != UNHEARD]
+    tasks = "Tasks that were seen, and have not ended."
+    yield family(GaugeMetricFamily, "tasks", tasks, labels, ((series, len(began)) for series, began in live))
+    oldest = ((series, age_s(lives, series)) for series, began in live if began)
+    age = "Since createdAt, or since it waits for input, of the oldest."
+    yield family(GaugeMetricFamily, "task_oldest_seconds", age, labels, oldest)
+    unheard = ((series[:2], len(heard)) for series, heard in lives.live.items() if series[2] == UNHEARD)
+    text = "Tasks that have not ended as far as is known, and of which nothing was heard for 5 minutes."
+    yield family(GaugeMetricFamily, "tasks_unheard", text, of_tool, unheard)
+    started = ((series[:2], count) for series, count in counts if series[2] == STARTED)
+    yield family(CounterMetricFamily, "tasks_started", "Tasks that were seen live.", of_tool, started)
+    ended = (each for each in counts if each[0][2] != STARTED)
+    yield family(CounterMetricFamily, "tasks_ended", "Tasks that were seen live and have ended.", labels, ended)
+    took = "lastUpdatedAt less createdAt."
+    yield histogram("task_duration_seconds", took, labels, DURATIONS, lives.durations)
+    failed = lives.lookups_failed.items()
+    yield family(CounterMetricFamily, "task_lookups_failed", "tasks/get of an unknown id.", "upstream", failed)

@@ -21,7 +21,6 @@ from gateway.errors import shown as short
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.recent_failures import Reason
 from gateway.operate.recent_rates import SLOT_S, Rates
-from gateway.operate.task_metrics import SeenTasks
 from gateway.transport.tls_certificates import Validity, span
 
 _FOLDER: Final = Path(__file__).parent / "site"
@@ -87,8 +86,7 @@ class Page:
 
     def __init__(self, metrics: Metrics, read: Callable[[], Facts]) -> None:
         self.metrics, self.read = metrics, read
-        self._rates, self._tasks = Rates(metrics), SeenTasks(metrics)
-        metrics.registry.register(self._tasks)
+        self._rates = Rates(metrics)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """Keep the counts of the last minutes, as long as the listener runs."""
@@ -97,7 +95,6 @@ class Page:
             while True:
                 await asyncio.sleep(SLOT_S)
                 self._rates.sample()
-                self._tasks.sample()
 
         task = asyncio.create_task(sample())
         yield
@@ -112,7 +109,7 @@ class Page:
         every, each, counts = self._rates.show()
         reasons = self._reasons(counts)
         by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
-        tasks, now, certificates = self._tasks.show(), time(), facts.certificates.items()
+        tasks, now, certificates = self._rates.tasks(), time(), facts.certificates.items()
         shown: dict[str, Any] = {
             "version": VERSION,
             "docs": _PROJECT.get("Documentation", "").rstrip("/"),
