@@ -115,13 +115,6 @@ PLACE: Final[dict[OrderBy, Callable[[Task], Place]]] = {
 Bounds: TypeAlias = tuple[Instant, Instant]
 OPEN: Final[Bounds] = (EARLIEST, LATEST)
 
-Part: TypeAlias = Literal[
-    "ids", "method", "status", "createdFrom", "createdTo", "updatedFrom", "updatedTo", "orderBy", "direction"
-]
-"""What a criterion is about. Its value says it all: ids, an inclusive bound, the order. For `method` and `status` alone
-there may be several criteria; `matches(value, method)` or `matches(value, status)` tells whether one holds.
-"""
-
 
 class Criterion(msgspec.Struct, frozen=True):
     """All that the gateway knows of one criterion.
@@ -132,15 +125,9 @@ class Criterion(msgspec.Struct, frozen=True):
 
     name: str
     kind: Kind
-    part: Part
     capability: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     default: Any = None
-    matches: Callable[[Any, Any], bool] = lambda value, of: True
-
-
-def _one_of_methods(value: frozenset[str], method: str | None) -> bool:
-    return method is None or method in value  # a task of unknown method matches all (DESIGN 5.3)
 
 
 _METHODS: Final = strings('request methods, such as "tools/call"', _METHOD.fullmatch)
@@ -150,18 +137,18 @@ CRITERIA: Final = {
     criterion.name: criterion
     for criterion in (
         # `requestTypes` is the name in an earlier draft.
-        Criterion("methods", _METHODS, "method", ("methods",), ("requestTypes",), matches=_one_of_methods),
-        Criterion("taskIds", strings("task ids (strings)", lambda _: True), "ids", ("taskIds",)),
-        Criterion("status", _STATUSES, "status", ("status",), matches=frozenset.__contains__),
-        Criterion("createdBefore", INSTANT, "createdTo", ("createdAt", "before")),
-        Criterion("createdAfter", INSTANT, "createdFrom", ("createdAt", "after")),
-        Criterion("lastUpdatedBefore", INSTANT, "updatedTo", ("lastUpdatedAt", "before")),
-        Criterion("lastUpdatedAfter", INSTANT, "updatedFrom", ("lastUpdatedAt", "after")),
-        Criterion("orderBy", choice("createdAt", "lastUpdatedAt"), "orderBy", ("order", "by"), default="lastUpdatedAt"),
-        Criterion("order", choice("asc", "desc"), "direction", ("order", "direction"), default="desc"),
+        Criterion("methods", _METHODS, ("methods",), ("requestTypes",)),
+        Criterion("taskIds", strings("task ids (strings)", lambda _: True), ("taskIds",)),
+        Criterion("status", _STATUSES, ("status",)),
+        Criterion("createdBefore", INSTANT, ("createdAt", "before")),
+        Criterion("createdAfter", INSTANT, ("createdAt", "after")),
+        Criterion("lastUpdatedBefore", INSTANT, ("lastUpdatedAt", "before")),
+        Criterion("lastUpdatedAfter", INSTANT, ("lastUpdatedAt", "after")),
+        Criterion("orderBy", choice("createdAt", "lastUpdatedAt"), ("order", "by"), default="lastUpdatedAt"),
+        Criterion("order", choice("asc", "desc"), ("order", "direction"), default="desc"),
     )
 }
-_RANGES: Final[tuple[tuple[Part, Part], ...]] = (("createdFrom", "createdTo"), ("updatedFrom", "updatedTo"))
+_RANGES: Final = (("createdAfter", "createdBefore"), ("lastUpdatedAfter", "lastUpdatedBefore"))
 
 
 @cache
@@ -181,17 +168,8 @@ def capability(methods: tuple[str, ...]) -> bytes:
         inner, (*path, last) = whole, criterion.capability
         for name in path:
             inner = inner.setdefault(name, {})
-        inner[last] = methods if criterion.part == "method" else criterion.kind.choices or True
+        inner[last] = methods if criterion.name == "methods" else criterion.kind.choices or True
     return orjson.dumps(whole)
-
-
-_Test: TypeAlias = Callable[[Any], bool]
-
-
-def _all_of(tests: list[_Test]) -> _Test | None:
-    if len(tests) < 2:
-        return tests[0] if tests else None
-    return lambda of: all(test(of) for test in tests)
 
 
 def within(bounds: Bounds, at: Instant) -> bool:
@@ -202,27 +180,22 @@ def within(bounds: Bounds, at: Instant) -> bool:
 class Query:
     """What a requestor asks for: the value of each criterion, by its name. It never changes.
 
-    `method_test` tells whether all criteria on the method hold for a method; likewise `status_test`. Each is None if
-    there is no such criterion. `place` gives the place of a task in the order, ascending.
+    `methods`, `statuses` and `task_ids` are None if they are not given. `place` gives the place of a task in the order,
+    ascending.
     """
 
     def __init__(self, **given: Any) -> None:
         """`given` are values by the names of their criteria. None stands for a criterion that is not given."""
         self.values = defaults() | {name: value for name, value in given.items() if value is not None}
-        parts: dict[Part, Any] = {}
-        tests: dict[Part, list[_Test]] = {"method": [], "status": []}
-        for name, value in self.values.items():
-            criterion = CRITERIA[name]
-            parts[criterion.part] = value
-            if criterion.part in tests:
-                tests[criterion.part].append(partial(criterion.matches, value))
-        self.method_test, self.status_test = map(_all_of, tests.values())
-        self.task_ids: frozenset[str] | None = parts.get("ids")
-        self.created: Bounds = (parts.get("createdFrom", EARLIEST), parts.get("createdTo", LATEST))
-        self.updated: Bounds = (parts.get("updatedFrom", EARLIEST), parts.get("updatedTo", LATEST))
-        self.by: OrderBy = parts["orderBy"]
+        value_of = self.values.get
+        self.methods: frozenset[str] | None = value_of("methods")
+        self.statuses: frozenset[str] | None = value_of("status")
+        self.task_ids: frozenset[str] | None = value_of("taskIds")
+        self.created: Bounds = (value_of("createdAfter", EARLIEST), value_of("createdBefore", LATEST))
+        self.updated: Bounds = (value_of("lastUpdatedAfter", EARLIEST), value_of("lastUpdatedBefore", LATEST))
+        self.by: OrderBy = self.values["orderBy"]
         self.place = PLACE[self.by]
-        self.descending = parts["direction"] == "desc"
+        self.descending = self.values["order"] == "desc"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Query) and self.values == other.values
@@ -230,12 +203,15 @@ class Query:
     def __repr__(self) -> str:
         return f"Query({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
 
+    def has_method(self, method: str | None) -> bool:
+        return self.methods is None or method is None or method in self.methods  # an unknown one matches (DESIGN 5.3)
+
     def matches(self, candidate: Task, default_method: str | None = None) -> bool:
         """Whether all criteria hold for a task. `default_method` stands in for an unknown method."""
         return (
             (self.task_ids is None or candidate.id in self.task_ids)
-            and (self.status_test is None or self.status_test(candidate.status))
-            and (self.method_test is None or self.method_test(candidate.method or default_method))
+            and (self.statuses is None or candidate.status in self.statuses)
+            and self.has_method(candidate.method or default_method)
             and within(self.created, candidate.created)
             and within(self.updated, candidate.updated)
         )
@@ -386,9 +362,6 @@ def query_of(given: list[Given], faults: list[Fault]) -> Query | None:
 
 
 def _reversed_ranges(values: dict[str, _Value]) -> Iterator[Fault]:
-    parts = {CRITERIA[name].part: (name, one) for name, one in values.items()}
     for low, high in _RANGES:
-        if low in parts and high in parts:
-            (_, first), (name, last) = parts[low], parts[high]
-            if first.value > last.value:
-                yield fault(first.parameter, first.raw, f"an instant not later than `{name}`")
+        if (first := values.get(low)) and (last := values.get(high)) and first.value > last.value:
+            yield fault(first.parameter, first.raw, f"an instant not later than `{high}`")

@@ -144,7 +144,7 @@ def _changes(record: Record, query: Query, need: Need) -> Plan | None:
 
 def may_match_all_live(query: Query) -> bool:
     """Whether every live task matches `query`, or may after a change."""
-    return query.method_test is None and query.task_ids is None and query.created == OPEN
+    return query.methods is None and query.task_ids is None and query.created == OPEN
 
 
 def _may_be_listed(record: Record, new: Sequence[str], came: Moment) -> bool:

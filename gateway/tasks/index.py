@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
 from itertools import accumulate, chain, islice, takewhile
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -341,7 +341,7 @@ class Index:
         groups = {
             (status, method): group
             for (status, method), group in self._groups.items()
-            if status not in TERMINAL and _holds(query.method_test, method or self.default_method)
+            if status not in TERMINAL and query.has_method(method or self.default_method)
         }
         named = [ids for ids in (query.task_ids, among) if ids is not None]
         fewest = min(named, key=len, default=None)
@@ -383,12 +383,8 @@ class Index:
         return [
             group
             for (status, method), group in self._groups.items()
-            if _holds(query.status_test, status) and _holds(query.method_test, method or self.default_method)
+            if (query.statuses is None or status in query.statuses) and query.has_method(method or self.default_method)
         ]
-
-
-def _holds(test: Callable[[Any], bool] | None, of: str | None) -> bool:
-    return test is None or test(of)
 
 
 def _derive(ids: dict[str, _Each], task_id: str, value: _Each | None) -> None:
