@@ -94,7 +94,7 @@ class LegacyServer:
         self.counts: Counter[str] = Counter()  # messages by method
         self.sessions: dict[str, Tasks] = {}  # the oldest first
         self.tasks = tasks
-        self._rng = random.Random(14)
+        self._rng = random.Random(32)
         # With cancellation an answer ends when its client leaves.
         server = web.Server(self.handle, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
