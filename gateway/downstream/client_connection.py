@@ -9,7 +9,7 @@ Each state of a connection has a deadline; beyond it the connection is late (`ti
 HANDSHAKE  its TLS handshake is under way (tls_handshakes.py)
 IDLE       nothing has come of the next request
 HEAD       a part of the next request's head has come
-SERVING    a handler runs; of requests behind it the next one waits, and the others as bytes
+SERVING    a handler runs; what comes behind its request waits as bytes
 SKIPPING   the response is out and the request is not in: the rest of its body is dropped
 LINGERING  all answers are written; what still comes is dropped, so that no reset destroys them
 CLOSED     the connection is lost; nothing leads from here
@@ -31,10 +31,10 @@ a drain begins               CLOSED          CLOSED          CLOSED     SERVING 
 a drain ends                 CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
 the client leaves            CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
 
-(next): SERVING if a request waits; LINGERING if a refusal waits or the connection ends here; HEAD if a part of a
-head came; else IDLE. A connection that is not served at all (`connections_max`) is refused as soon as it can be.
-What is refused behind a request waits for its response; a request that is itself refused, or late, fails in its
-handler. A response is cut by a reset where the client could take it for whole, and then nothing lingers.
+(next): what waits is read, so SERVING, HEAD, or LINGERING if it is refused; LINGERING if the connection ends here;
+else IDLE. A connection that is not served at all (`connections_max`) is refused as soon as it can be. A request that is
+refused, or late, while it is served fails in its handler. A response is cut by a reset where the client could take it
+for whole, and then nothing lingers.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ from gateway.downstream.exchange import Exchange
 from gateway.errors import without_frames
 from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.request_parser import Head, Refusal, RequestEvent, RequestReader
-from gateway.transport.base_connection import ClientWire, Wire
+from gateway.transport.base_connection import ClientWire
 from gateway.transport.memory_budget import Buffers, Reservation
 
 log = logging.getLogger("taskgate.listener")
 
 _LINGER_S: Final = 10.0
 _LINGER_BYTES_MAX: Final = 16 << 20
-_WAITING_BYTES: Final = 2048  # memory of a request that waits, besides its fields
+_WAITING_BYTES_MAX: Final = 4096  # behind a request: then no more is read
 _NEVER: Final = float("inf")
 _LATE: Final = (408, b"Request Timeout")
 
@@ -84,9 +84,10 @@ class ClientConnection(ClientWire):
         self._enter(begins, self.loop.time() + self.limits.request_timeout)
         self._exchange: Exchange | None = None  # that is served, and the task of its handler
         self._task: asyncio.Task[None] | None = None
-        self._receiving: Exchange | None = None  # whose body is arriving: the one that is served, or the last waiting
-        self._waiting = _Waiting(owner.buffers)
-        self._refused: Refusal | None = None  # to be answered behind the requests before it
+        self._receiving: Exchange | None = None  # the one whose body is arriving
+        self._held = Reservation(owner.buffers)  # for a head that has begun, and for what waits behind a request
+        self._has_paused = False  # so much waits
+        self._refused: Refusal | None = None  # to be answered in place of the request that is served, or behind it
         self._is_last = False  # the connection ends once all requests that came are answered
         self.cached_heads = ConnectionHeads(owner)
         self._reader = RequestReader(owner.limits.header_bytes_max, owner.limits.header_fields_max, self.cached_heads)
@@ -111,7 +112,7 @@ class ClientConnection(ClientWire):
             self._task.cancel()
             self._exchange.request.close()
             self._exchange = self._task = None  # a task that has not begun never clears them itself
-        self._waiting.drop(self)
+        self._held.close()
         self._reader.close()
 
     def eof_received(self) -> None:
@@ -131,28 +132,43 @@ class ClientConnection(ClientWire):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read what has arrived, up to a request that must wait for its turn."""
+        """Read what has arrived, but nothing behind a request that is served."""
         reader = self._reader
-        while reader.pending_bytes and self._waiting.exchange is None and self.state != "LINGERING":
+        while reader.pending_bytes and self.state != "LINGERING" and not self._waits:
             for event in reader.read():
                 self._take(event)
-        if not self._waiting.has_room(reader):
+        self._count()
+        if not self._held.has_room(reader.held_bytes):
             reader.close()
             self._refuse(Refusal("limits.held_bytes_max is reached", 503, b"Service Unavailable"))
         if self._receiving is not None and self.state != "SKIPPING":
             self.expect_body()
         if self.state == "IDLE" and reader.state == "HEAD":
             self._enter("HEAD", self.loop.time() + self.limits.request_timeout)
+        if self._is_last and self.state in ("IDLE", "HEAD"):
+            self._hang_up()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether what comes waits for the response to the request before it."""
+        return self._exchange is not None and self._receiving is None
+
+    def _count(self) -> None:
+        """Count the memory of a head that has begun, and of what waits; of that only little is read."""
+        waiting_bytes = self._reader.pending_bytes if self._waits else 0
+        if (held_bytes := self._reader.held_bytes + waiting_bytes) != self._held.held_bytes:
+            self._held.set(held_bytes)
+        if (waiting_bytes >= _WAITING_BYTES_MAX) != self._has_paused:
+            self._has_paused = not self._has_paused
+            self.pause_reading() if self._has_paused else self.resume_reading()
 
     def _take(self, event: RequestEvent) -> None:
         if self.state == "LINGERING":
             return  # an event before this one was the last
         if isinstance(event, Head):
             self._receiving = exchange = Exchange(self, event)
-            if self.state == "SERVING":
-                self._waiting.put(exchange, self)
-            else:
-                self._start(exchange)
+            self._enter("SERVING")
+            self._exchange, self._task = exchange, self.loop.create_task(self._run(exchange))
         elif isinstance(event, bytes):
             if self._receiving is not None:
                 self._receiving.request.body.feed(event)
@@ -161,10 +177,12 @@ class ClientConnection(ClientWire):
         elif self._receiving is not None:
             self._receiving.request.body.finish(event)
             self._receiving = None
-            if self.state == "SKIPPING":
-                self._next()
-            else:
+            if self.state != "SKIPPING":
                 self.deadline = _NEVER
+            elif self._is_last:
+                self._hang_up()
+            else:
+                self._enter("IDLE", self.loop.time() + self.limits.keepalive_timeout)
 
     def _break_off(self) -> None:
         """Fail the request that is arriving: it will never be whole."""
@@ -178,7 +196,7 @@ class ClientConnection(ClientWire):
             self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
 
     def _refuse(self, refused: Refusal) -> None:
-        """Send a refusal, once the requests before it are answered, and close."""
+        """Send a refusal, once the request that is served has failed, and close."""
         self._owner.unreadable(self, refused)
         if self.state == "SKIPPING":
             self._hang_up()  # its response is out
@@ -190,10 +208,6 @@ class ClientConnection(ClientWire):
             self._hang_up(refused)
 
     # ---- exchanges ----
-
-    def _start(self, exchange: Exchange) -> None:
-        self._enter("SERVING")
-        self._exchange, self._task = exchange, self.loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
         """Have an exchange handled; then decide what follows."""
@@ -209,8 +223,10 @@ class ClientConnection(ClientWire):
         elif not exchange.response.finished:
             # A reset also destroys earlier responses that are unread. So it is sent only if nothing else shows the cut.
             self.abort() if exchange.response.would_look_whole else self._hang_up()
+        elif came and exchange.response.keep_alive and self._refused is not None:
+            self._hang_up(self._refused)  # what came in one piece with the end of this request
         elif came and exchange.response.keep_alive and not self.is_ending:
-            self._next()
+            self._enter("IDLE", self.loop.time() + self.limits.keepalive_timeout)
             self._read_on()
         elif came or self._refused is not None:
             self._hang_up()  # any rest of the body is malformed
@@ -218,20 +234,9 @@ class ClientConnection(ClientWire):
             self._is_last |= not exchange.response.keep_alive
             self._enter("SKIPPING", self.loop.time() + _LINGER_S)
 
-    def _next(self) -> None:
-        """Serve the request that waits; else send the refusal that waits behind it; else wait for a request."""
-        if (waiting := self._waiting.take(self)) is not None:
-            self._start(waiting)
-        elif self._refused is not None or self._is_last:
-            self._hang_up(self._refused)
-        elif self._reader.state == "HEAD":
-            self._enter("HEAD", self.loop.time() + self.limits.request_timeout)
-        else:
-            self._enter("IDLE", self.loop.time() + self.limits.keepalive_timeout)
-
     @property
     def is_ending(self) -> bool:
-        return self._is_last and self._waiting.exchange is None and self._refused is None
+        return self._is_last and not self._reader.pending_bytes
 
     # ---- the end ----
 
@@ -293,8 +298,8 @@ class ClientConnection(ClientWire):
         self._reader.close()
         for exchange in filter(None, (self._receiving, self._exchange)):
             exchange.request.body.drop()  # unread, it may hold up reading
-        self._waiting.drop(self)
         self._receiving = None
+        self._count()
         self.end_writing()
 
 
@@ -310,39 +315,3 @@ async def _handle(handle: Handle, exchange: Exchange) -> bool:
     except Exception:
         log.exception("a request could not be handled")  # a fault of what handles faults
     return False
-
-
-class _Waiting:
-    """The pipelined request behind the one that is served. While there is one, the connection (`wire`) is not read."""
-
-    __slots__ = ("_reservation", "exchange")
-
-    def __init__(self, buffers: Buffers) -> None:
-        self.exchange: Exchange | None = None
-        self._reservation = Reservation(buffers)
-
-    def put(self, exchange: Exchange, wire: Wire) -> None:
-        self.exchange = exchange
-        wire.pause_reading()
-
-    def has_room(self, reader: RequestReader) -> bool:
-        """Count the memory of what waits, and of a head begun. False if that has no room."""
-        begun_bytes = held_bytes = reader.held_bytes
-        if self.exchange is not None:
-            request = self.exchange.request
-            fields_bytes = 0 if request.kept_bytes else request.headers.size_bytes()
-            held_bytes += _WAITING_BYTES + fields_bytes + reader.pending_bytes
-        if held_bytes != self._reservation.held_bytes:
-            self._reservation.set(held_bytes)
-        return not begun_bytes or self._reservation.has_room(begun_bytes)
-
-    def take(self, wire: Wire) -> Exchange | None:
-        exchange, self.exchange = self.exchange, None
-        self._reservation.close()
-        if exchange is not None:
-            wire.resume_reading()
-        return exchange
-
-    def drop(self, wire: Wire) -> None:
-        if (exchange := self.take(wire)) is not None:
-            exchange.request.close()
