@@ -28,7 +28,7 @@ from gateway.relay.body_taps import Inspector
 from gateway.relay.http_caller import HttpCaller
 from gateway.tasks.exchange_observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.session_indexes import Sessions
-from gateway.upstream.server_connection import Response
+from gateway.transport.body_stream import Response
 
 log = logging.getLogger("taskgate.request")
 
@@ -55,17 +55,17 @@ class Interceptor:
         self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread
         if message is not None:
             self._pending = begin(message, sessions.now(), misspelt)
-        elif exchange.request.method == b"POST":
+        elif (head := exchange.request.head).method == b"POST":
             self._pending = Pending(RequestKind.UNREAD, None, sessions.now())
         else:
             # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
-            is_resumed = exchange.request.method == b"GET" and b"last-event-id" in exchange.request.headers.by_name
+            is_resumed = head.method == b"GET" and b"last-event-id" in head.headers.by_name
             self._pending = RESUMED if is_resumed else PLAIN
 
     def inspector(self, response: Response) -> Inspector | None:
         """Tell of a refusal, and of a session that ends. Choose what is done with the body."""
-        caller, pending, method, kind = self._caller, self._pending, self._exchange.request.method, response.head.kind
-        status = response.status
+        caller, pending, method = self._caller, self._pending, self._exchange.request.head.method
+        kind, status = response.head.kind, response.head.status
         caller.note_cors(response, method == b"OPTIONS")
         if response.head.may_name:
             self._exchange.location = response.headers.get(b"location") or b""

@@ -24,7 +24,7 @@ from gateway.relay.http_caller import HttpCaller
 from gateway.response_inspection import AWAITED, Interceptor, nothing
 from gateway.tasks.exchange_observer import READ_BYTES_MAX, RESUMED
 from gateway.tasks.session_indexes import Sessions
-from gateway.upstream.server_connection import Response
+from gateway.transport.body_stream import Response
 
 log = logging.getLogger("taskgate.request")
 
@@ -61,7 +61,7 @@ class OwnTasksGuard:
 
     async def check(self, exchange: Exchange, caller: HttpCaller, message: ClientMessage | None) -> list[OwnerKey]:
         """The owners of the caller's tasks. Raises GatewayError for a request that may be about another's task."""
-        request, headers = exchange.request, exchange.request.headers
+        request, headers = exchange.request, exchange.request.head.headers
         kind = b",".join(headers.all(b"content-type")).lower()
         if max(request.head.body_bytes, len(request.taken)) > self._body_bytes_max or not request.body.is_read:
             raise Ambiguous(f"{GUARD}: the body is larger than limits.inspected_body_bytes_max, and cannot be read")
@@ -108,15 +108,15 @@ class OwnTasksInterceptor(Interceptor):
 
     def inspector(self, response: Response) -> Inspector | None:
         chosen, task_id = super().inspector(response), self._pending.task_id
-        if task_id is not None and response.status < 400 and not self._own.owns(self._owners, task_id):
+        if task_id is not None and response.head.status < 400 and not self._own.owns(self._owners, task_id):
             raise UnknownTask  # it changed hands meanwhile
         request = self._request
-        if request is not None and request.asks_task and response.status < 400:
+        if request is not None and request.asks_task and response.head.status < 400:
             made = self._made_unread
             return _Making(self._message, self._break, MAY_NAME, True, True, hold_bytes_max=READ_BYTES_MAX, made=made)
         if response.head.kind == EVENT_STREAM:
             return Inspector(self._message, self._break, MAY_NAME, edits=True, reads_all=True)
-        if chosen is None and request is not None and response.status < 400:
+        if chosen is None and request is not None and response.head.status < 400:
             return Inspector(self._message, nothing)  # it may make a task
         return chosen
 

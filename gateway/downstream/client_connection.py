@@ -134,7 +134,7 @@ class ClientConnection(ClientWire):
     def _read_on(self) -> None:
         """Read what has arrived, but nothing behind a request that is served."""
         reader = self._reader
-        while reader.pending_bytes and self.state != "LINGERING" and not self._waits:
+        while reader.pending_bytes and self.state != "LINGERING" and (self._receiving or not self._exchange):
             for event in reader.read():
                 self._take(event)
         self._count()
@@ -148,14 +148,9 @@ class ClientConnection(ClientWire):
         if self._is_last and self.state in ("IDLE", "HEAD"):
             self._hang_up()
 
-    @property
-    def _waits(self) -> bool:
-        """Whether what comes waits for the response to the request before it."""
-        return self._exchange is not None and self._receiving is None
-
     def _count(self) -> None:
         """Count the memory of a head that has begun, and of what waits; of that only little is read."""
-        waiting_bytes = self._reader.pending_bytes if self._waits else 0
+        waiting_bytes = 0 if self._receiving else self._reader.pending_bytes
         if (held_bytes := self._reader.held_bytes + waiting_bytes) != self._held.held_bytes:
             self._held.set(held_bytes)
         if (waiting_bytes >= _WAITING_BYTES_MAX) != self._has_paused:
@@ -166,7 +161,7 @@ class ClientConnection(ClientWire):
         if self.state == "LINGERING":
             return  # an event before this one was the last
         if isinstance(event, Head):
-            self._receiving = exchange = Exchange(self, event)
+            self._receiving = exchange = Exchange.of(self, event)
             self._enter("SERVING")
             self._exchange, self._task = exchange, self.loop.create_task(self._run(exchange))
         elif isinstance(event, bytes):

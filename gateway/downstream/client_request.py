@@ -1,10 +1,11 @@
 """The request of a client, as it came: its head, and its body as it comes or as it was read."""
 
 import logging
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from gateway.errors import GatewayError
-from gateway.http.header_fields import DIGESTS, EVENT_STREAM, Headers
+from gateway.http.header_fields import DIGESTS, EVENT_STREAM
 from gateway.http.request_parser import Head
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.body_stream import Body, chunk, last_chunk
@@ -19,44 +20,30 @@ class ClientGone(Exception):
     """The client left before its request was whole."""
 
 
-class Upward(Protocol):
-    """The call to the upstream by which a request goes up. `is_lost`: it reads no more, whatever it has answered."""
-
-    @property
-    def is_lost(self) -> bool: ...
-    async def send(self, data: bytes, last: bool = False) -> None: ...
-
-
+@dataclass(eq=False, slots=True)
 class ClientRequest:
-    """`minor` is that of the HTTP version: 1, or 0 for a client that knows neither chunks nor 1xx responses."""
+    connection: ClientWire
+    head: Head
+    body: Body = field(init=False)
+    up_bytes: int = field(init=False)  # the length that goes up; below 0 for a body in chunks
+    kept_bytes: int = field(init=False)  # of head and body, until the exchange ends, if they are many
+    reservation: Reservation | None = None  # of a large head, and of a large body that is read to be inspected
+    taken: bytes = b""  # what was read of the body before it goes up
+    is_cut: bool = False  # the client left before it was whole
+    is_edited: bool = False  # other bytes go up than came
+    refused_trailers: frozenset[bytes] = frozenset()  # names in lower case, besides those that never go up
+    continued: bool = False  # the client was told to go on and send its body
 
-    __slots__ = (
-        "body", "connection", "continued", "head", "is_cut", "is_edited", "kept_bytes", "method", "minor",
-        "refused_trailers", "reservation", "taken", "target", "up_bytes",
-    )  # fmt: skip
-
-    def __init__(self, connection: ClientWire, head: Head) -> None:
-        self.connection = connection
-        self.method = head.method
-        self.target = head.target
-        self.minor = head.minor
-        self.head = head
-        self.body = Body(connection)
-        self.reservation: Reservation | None = None  # of a large head, and of a large body that is read to be inspected
-        self.taken = b""  # what was read of the body before it goes up
-        self.up_bytes = head.body_bytes  # the length that goes up; below 0 for a body in chunks
-        self.is_cut = False  # the client left before it was whole
-        self.is_edited = False  # other bytes go up than came
-        self.refused_trailers = frozenset[bytes]()  # names in lower case, besides those that never go up
-        self.continued = False  # the client was told to go on and send its body
-        self.kept_bytes = head.held_bytes  # of head and body, until the exchange ends, if they are many
+    def __post_init__(self) -> None:
+        self.body = Body(self.connection)
+        self.up_bytes, self.kept_bytes = self.head.body_bytes, self.head.held_bytes
         if self.kept_bytes:
-            self.reservation = Reservation(connection.buffers)
-            self.reservation.set(self.kept_bytes)
+            self._reserved().set(self.kept_bytes)
 
-    @property
-    def headers(self) -> Headers:
-        return self.head.headers
+    def _reserved(self) -> Reservation:
+        if self.reservation is None:
+            self.reservation = Reservation(self.connection.buffers)
+        return self.reservation
 
     async def read_body(self, may_carry: bool, bytes_max: int) -> bytes:
         """The body that may be a message, which is read into `taken`. Empty if it is not read.
@@ -70,16 +57,14 @@ class ClientRequest:
         if self.head.body_bytes > bytes_max or not may_carry:
             self.taken = self.body.take()
             return b""
-        if not self.body.is_whole and not self.continued and self.minor and self.expects_continue:
+        if not self.body.is_whole and not self.continued and self.expects_continue:
             self.continued = True
             self.connection.expect_body()
             self.connection.write(_CONTINUE)
         self.taken = self.body.take() if self.body.is_whole else await self._read_as_it_comes(bytes_max)
         size = len(self.taken)
-        if self.reservation is None and size > SMALL_BYTES_MAX:
-            self.reservation = Reservation(self.connection.buffers)
-        if self.reservation is not None:
-            self.reservation.set(self.kept_bytes + size)
+        if self.reservation is not None or size > SMALL_BYTES_MAX:
+            self._reserved().set(self.kept_bytes + size)
         return self.taken if size <= bytes_max else b""
 
     async def _read_as_it_comes(self, bytes_max: int) -> bytes:
@@ -90,10 +75,9 @@ class ClientRequest:
             size += len(piece)
             if size > SMALL_BYTES_MAX and not has_room and not self.body.is_whole:
                 has_room = True
-                stated = int(self.headers.get(b"content-length") or bytes_max)
-                self.reservation = reservation = self.reservation or Reservation(self.connection.buffers)
+                stated = self.head.body_bytes if self.head.body_bytes >= 0 else bytes_max
                 whole = self.kept_bytes + max(size, min(bytes_max, stated))
-                await reservation.reserve(whole, self.connection.limits.request_timeout)
+                await self._reserved().reserve(whole, self.connection.limits.request_timeout)
             if size > bytes_max:
                 break
         return b"".join(pieces)
@@ -108,34 +92,16 @@ class ClientRequest:
         """The bytes of a request that was read whole, behind `head`: in two parts if joining them would copy much."""
         body, self.taken = self.taken, b""
         if self.up_bytes < 0:
-            return head + chunk(body) + self._last_chunk, b""
-        self._check_length(len(body))
+            return head + chunk(body) + self.last_chunk, b""
+        self.check_length(len(body))
         return (head, body) if len(body) > SMALL_BYTES_MAX else (head + body, b"")
 
-    async def send_up(self, head: bytes, call: Upward) -> None:
-        """Send the request as it comes, behind `head`."""
-        is_chunked = self.up_bytes < 0
-        frame = chunk if is_chunked else bytes
-        begun, self.taken = self.taken + self.body.take(), b""
-        sent_bytes = len(begun)
-        await call.send(head + frame(begun))
-        begun = head = b""
-        self.release()
-        while piece := await self.body.read():
-            if call.is_lost:
-                return
-            sent_bytes += len(piece)
-            await call.send(frame(piece))
-        if not is_chunked:
-            self._check_length(sent_bytes)
-        await call.send(self._last_chunk if is_chunked else b"", last=True)
-
     @property
-    def _last_chunk(self) -> bytes:
+    def last_chunk(self) -> bytes:
         refused = self.refused_trailers | DIGESTS if self.is_edited else self.refused_trailers
         return last_chunk(self.body.trailers, refused)
 
-    def _check_length(self, sent_bytes: int) -> None:
+    def check_length(self, sent_bytes: int) -> None:
         """Raise GatewayError for another length than the head says: the next client's request would lose the rest."""
         if sent_bytes != self.up_bytes:
             log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": self.up_bytes})
@@ -150,9 +116,7 @@ class ClientRequest:
         """Hold so many bytes of an answer as well, until nobody handles the exchange any more. Raises Overloaded."""
         if self.connection.transport is None:
             return  # the client has left, and the reservation is closed
-        if self.reservation is None:
-            self.reservation = Reservation(self.connection.buffers)
-        self.reservation.grow(len(self.taken) + size_bytes)
+        self._reserved().grow(len(self.taken) + size_bytes)
 
     def close(self) -> None:
         """Nobody handles the exchange any more: it holds nothing."""
@@ -163,16 +127,15 @@ class ClientRequest:
     @property
     def is_post_for_stream(self) -> bool:
         """Whether it may be a message of MCP's, whose client accepts an event stream."""
-        return self.method == b"POST" and EVENT_STREAM in b",".join(self.headers.all(b"accept")).lower()
+        return self.head.method == b"POST" and EVENT_STREAM in b",".join(self.head.headers.all(b"accept")).lower()
 
     @property
     def waits(self) -> bool:
         """Whether the client may be waiting to be told to go on and send its body (RFC 9110, 10.1.1)."""
-        if self.continued or self.body.began or self.body.state != "ARRIVING":
-            return False
-        return bool(self.minor) and self.expects_continue
+        return not self.continued and not self.body.began and self.body.state == "ARRIVING" and self.expects_continue
 
     @property
     def expects_continue(self) -> bool:
         """Whether it says `Expect: 100-continue`. From HTTP/1.0 that does not count (RFC 9110, 10.1.1)."""
-        return b"expect" in self.headers.by_name and b"100-continue" in self.headers.tokens(b"expect")
+        headers = self.head.headers
+        return b"expect" in headers.by_name and self.head.minor == 1 and b"100-continue" in headers.tokens(b"expect")

@@ -6,56 +6,38 @@ response without an `end` cuts the client's connection (DESIGN 3.5).
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from time import time
-from typing import Protocol
 
 from gateway.downstream.client_request import ClientRequest
 from gateway.http.header_fields import DIGESTS, Headers
-from gateway.http.parsed_head_cache import Values
 from gateway.http.request_parser import Head, Refusal
-from gateway.http.response_parser import Framing, ResponseHead
+from gateway.http.response_parser import Framing
 from gateway.mcp import jsonrpc
 from gateway.transport.base_connection import ClientWire
-from gateway.transport.body_stream import NO_TRAILERS, chunk, last_chunk
+from gateway.transport.body_stream import NO_TRAILERS, Response, chunk, last_chunk
 
 
-class Relayed(Protocol):
-    """A response of an upstream's. `is_changed`: the fields are not those of `head`."""
-
-    head: ResponseHead
-    values: Values
-    framing: Framing
-    is_changed: bool
-
-    @property
-    def headers(self) -> Headers: ...
-
-
+@dataclass(eq=False, slots=True)
 class ClientResponse:
-    __slots__ = (
-        "_connection", "_framing", "_request", "_unwritten", "finished", "is_edited", "keep_alive", "started", "status",
-        "streams",
-    )  # fmt: skip
+    _request: ClientRequest
+    _connection: ClientWire
+    keep_alive: bool
+    status: int = 0  # of the final response, once there is one
+    is_edited: bool = False  # other bytes go down than came, or may
+    started: bool = False  # something of the final response was written
+    finished: bool = False  # all of the final response was written
+    streams: bool = False  # it is an event stream without an end to wait for
+    _framing: Framing = "none"
+    _unwritten: bytes = b""
 
-    def __init__(self, request: ClientRequest) -> None:
-        self._request = request
-        self._connection = request.connection
-        self.status = 0  # of the final response, once there is one
-        self.is_edited = False  # other bytes go down than came, or may
-        self.keep_alive = request.head.keep_alive
-        self.started = False  # something of the final response was written
-        self.finished = False  # all of the final response was written
-        self.streams = False  # it is an event stream without an end to wait for
-        self._framing: Framing = "none"
-        self._unwritten = b""
-
-    def pass_on(self, response: Relayed) -> None:
+    def pass_on(self, response: Response) -> None:
         """Prepare the head of an upstream's response: one that came before goes out as it did then."""
         head, request = response.head, self._request
         is_usual = not response.is_changed and not self.is_edited and self.keep_alive
-        is_usual &= bool(request.minor) and request.method != b"HEAD" and not self._connection.is_ending
+        is_usual &= bool(request.head.minor) and request.head.method != b"HEAD" and not self._connection.is_ending
         passed = head.passed if is_usual else None
         if passed is not None and (before := passed.of(response.values)):
             self.status, self._framing, self._unwritten = head.status, response.framing, before
@@ -69,12 +51,12 @@ class ClientResponse:
         self.status = status
         if self.is_edited:
             headers = headers.without_digests()
-        if not self._request.minor:  # HTTP/1.0 knows no Transfer-Encoding (RFC 9112, 6.1)
+        if not self._request.head.minor:  # HTTP/1.0 knows no Transfer-Encoding (RFC 9112, 6.1)
             framing = "close" if framing == "chunked" else framing
             headers = headers.without(b"transfer-encoding")
         elif framing == "chunked" and b"transfer-encoding" not in headers.by_name:
             headers = headers.with_field(b"Transfer-Encoding", b"chunked")
-        self._framing = "none" if self._request.method == b"HEAD" else framing
+        self._framing = "none" if self._request.head.method == b"HEAD" else framing
         self.keep_alive &= framing != "close" and not self._connection.is_ending
         if not self.keep_alive:
             headers = headers.with_field(b"Connection", b"close")
@@ -121,7 +103,7 @@ class ClientResponse:
     def inform(self, status: int, reason: bytes, headers: Headers) -> None:
         """Send a 1xx response, unless the client knows none or was told to go on before."""
         request = self._request
-        if request.minor and not self.started and not (status == 100 and request.continued):
+        if request.head.minor and not self.started and not (status == 100 and request.continued):
             request.continued |= status == 100
             self._connection.expect_body()
             self._connection.write(_head(status, reason, headers))
@@ -134,7 +116,8 @@ def _date(unix_s: int) -> bytes:
 
 def write_refusal(connection: ClientWire, refused: Refusal) -> None:
     """Write the response to bytes that are no request."""
-    response = ClientResponse(ClientRequest(connection, Head(b"", b"", 1, Headers(), 0, 0, False)))
+    request = ClientRequest(connection, Head(b"", b"", 1, Headers(), 0, 0, False))
+    response = ClientResponse(request, connection, False)
     body = jsonrpc.error(b"", jsonrpc.INVALID_REQUEST, f"{refused.reason.decode()}: {refused}")
     response.respond(refused.status, refused.reason, [(b"Content-Type", b"application/json")], body)
 

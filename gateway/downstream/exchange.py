@@ -1,5 +1,6 @@
 """One exchange of a client: its request, its response, and what is noted of them on the way."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.downstream.client_request import ClientRequest
@@ -12,30 +13,31 @@ from gateway.transport.base_connection import ClientWire
 from gateway.transport.memory_budget import SMALL_BYTES_MAX
 
 
+@dataclass(eq=False, slots=True)
 class Exchange:
-    __slots__ = (
-        "authenticates", "connection", "cost", "error_code", "location", "request", "response", "task_id",
-        "waits_for_news",
-    )  # fmt: skip
+    connection: ClientWire
+    request: ClientRequest
+    response: ClientResponse
+    cost: Any = None  # what the request takes of its client's bucket (tasks/rate_and_ttl_guards.py)
+    waits_for_news: bool = False  # the response may take any time: a GET stream, `tasks/result`
+    authenticates: bool = False  # request or response is a part of the authentication of a connection
+    error_code: int | None = None  # of the JSON-RPC error in the response
+    location: bytes = b""  # where the upstream redirects to, in its own words
+    task_id: str | None = None  # of the task that the response created
 
-    def __init__(self, connection: ClientWire, head: Head) -> None:
-        self.connection = connection
-        self.request = ClientRequest(connection, head)
-        self.response = ClientResponse(self.request)
-        self.cost: Any = None  # what the request takes of its client's bucket (tasks/rate_and_ttl_guards.py)
-        self.waits_for_news = False  # the response may take any time: a GET stream, `tasks/result`
-        self.authenticates = False  # request or response is a part of the authentication of a connection
-        self.error_code: int | None = None  # of the JSON-RPC error in the response
-        self.location = b""  # where the upstream redirects to, in its own words
-        self.task_id: str | None = None  # of the task that the response created
+    @classmethod
+    def of(cls, connection: ClientWire, head: Head) -> "Exchange":
+        """The exchange that a head begins."""
+        request = ClientRequest(connection, head)
+        return cls(connection, request, ClientResponse(request, connection, head.keep_alive))
 
     def method_of(self, message: ClientMessage | None) -> str:
         """The method of its message, which is None where nothing was read; else that of HTTP."""
-        return (None if message is None else message.method) or self.request.method.decode()
+        return (None if message is None else message.method) or self.request.head.method.decode()
 
     def relayed(self, message: ClientMessage | None) -> ClientMessage | None:
         """It is relayed: what is still needed of its message."""
-        self.waits_for_news = self.request.method == b"GET" or (
+        self.waits_for_news = self.request.head.method == b"GET" or (
             message is not None and message.method == "tasks/result"
         )
         if message is None:

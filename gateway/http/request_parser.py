@@ -15,6 +15,7 @@ import re
 from typing import Any, Final, Literal, TypeAlias
 
 import httptools
+import msgspec
 
 from gateway.errors import shown, without_frames
 from gateway.http.header_fields import HEAD_END, JSON, OF_CONNECTION, Headers, fields_bytes
@@ -36,7 +37,6 @@ _SHOWN_BYTES_MAX: Final = 100
 _NEVER_TRAILERS: Final = frozenset({*OF_CONNECTION, b"upgrade"})  # llhttp obeys these in a trailer too
 _NOT_PLAIN: Final = frozenset({b"expect", b"upgrade", b"te", b"trailer", b"transfer-encoding", b"proxy-connection"})
 _NO_TRAILERS: Final = Headers()  # as nearly all requests have
-_NO_VALUES: Final[Values] = ()
 _CHUNKED: Final = -1  # in place of a body's length
 _VERSIONS: Final = "HTTP/1.1 and HTTP/1.0 are supported"
 _PROXY: Final = "it is the PROXY protocol, which is not read: turn it off in front (send-proxy, proxy_protocol)"
@@ -61,7 +61,7 @@ class Refusal(Exception):
         self.reason = reason
 
 
-class Head:
+class Head(msgspec.Struct, eq=False):
     """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow.
 
     `body_bytes` is the length of its body, or _CHUNKED; `held_bytes` its memory, or 0 for the little that most take.
@@ -69,30 +69,22 @@ class Head:
     head came before (parsed_head_cache.py).
     """
 
-    __slots__ = (
-        "_came", "_headers", "body_bytes", "cut", "held_bytes", "keep_alive", "method", "minor", "remembered",
-        "target", "values",
-    )  # fmt: skip
-
-    def __init__(
-        self, method: bytes, target: bytes, minor: int, headers: Headers, body_bytes: int, held_bytes: int, lasts: bool
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.minor = minor
-        self._headers = headers
-        self.body_bytes = body_bytes
-        self.held_bytes = held_bytes
-        self.cut: Cut | None = None
-        self.values = self._came = _NO_VALUES  # of `_headers`
-        self.remembered: Any = None
-        self.keep_alive = lasts
+    method: bytes
+    target: bytes
+    minor: int
+    _headers: Headers
+    body_bytes: int
+    held_bytes: int
+    keep_alive: bool
+    values: Values = ()
+    _came: Values = ()  # those of `_headers`
+    remembered: Any = None
+    cut: Cut | None = None
 
     def again(self, values: Values, body_bytes: int, remembered: object) -> "Head":
         """The same head, come again with other values, and what was kept of it."""
-        head = Head(self.method, self.target, self.minor, self._headers, body_bytes, self.held_bytes, self.keep_alive)
-        head.values, head._came, head.remembered = values, self.values, remembered
-        return head
+        same = self.method, self.target, self.minor, self._headers, body_bytes, self.held_bytes, self.keep_alive
+        return Head(*same, values, self.values, remembered)
 
     @property
     def headers(self) -> Headers:

@@ -9,6 +9,7 @@ import re
 from typing import Final, Literal, TypeAlias
 
 import httptools
+import msgspec
 
 from gateway.http.header_fields import OF_CONNECTION, Field, Headers
 from gateway.http.message_reader import MessageReader, TooMuch, read_by_llhttp, whole_body
@@ -56,7 +57,7 @@ def authenticates_connection(headers: Headers) -> bool:
     return False
 
 
-class ResponseHead:
+class ResponseHead(msgspec.Struct, eq=False):
     """The status line and fields of a response. `minor` is that of HTTP/1.0 or 1.1.
 
     `framing` is what they say of the body, to any request but HEAD; `body_bytes` is the `Content-Length`, or 0, and
@@ -65,26 +66,18 @@ class ResponseHead:
     `values` of the fields that vary: as clients got it.
     """
 
-    __slots__ = (
-        "authenticates", "body_bytes", "framing", "headers", "held_bytes", "kind", "may_name", "minor", "passed",
-        "reason", "status", "values",
-    )  # fmt: skip
-
-    def __init__(
-        self, status: int, reason: bytes, minor: int, headers: Headers, framing: Framing, held_bytes: int
-    ) -> None:
-        self.status = status
-        self.reason = reason
-        self.minor = minor
-        self.headers = headers
-        self.framing = framing
-        self.body_bytes = int(headers.get(b"content-length") or 0)
-        self.held_bytes = held_bytes
-        self.authenticates = authenticates_connection(headers)
-        self.kind = headers.media_type()
-        self.may_name = status in (401, 403) or not _WITH_ADDRESSES.isdisjoint(headers.by_name)
-        self.values: Values = ()  # of `headers`
-        self.passed: Onward | None = None
+    status: int
+    reason: bytes
+    minor: int
+    headers: Headers
+    framing: Framing
+    body_bytes: int
+    held_bytes: int
+    authenticates: bool
+    kind: bytes
+    may_name: bool
+    values: Values = ()  # of `headers`
+    passed: Onward | None = None
 
     def headers_with(self, values: Values) -> Headers:
         """The fields of such a head that has those values."""
@@ -204,7 +197,18 @@ def read_head(data: bytes) -> ResponseHead:
     framing: Framing = coding or ("length" if b"content-length" in headers.by_name else "close")
     if status < 200 or status in _BODILESS:
         framing = "none"
-    head = ResponseHead(status, line[3] or b"", int(line[1]), headers, framing, headers.held_bytes(len(data)))
+    head = ResponseHead(
+        status,
+        line[3] or b"",
+        int(line[1]),
+        headers,
+        framing,
+        body_bytes=int(headers.get(b"content-length") or 0),
+        held_bytes=headers.held_bytes(len(data)),
+        authenticates=authenticates_connection(headers),
+        kind=headers.media_type(),
+        may_name=status in (401, 403) or not _WITH_ADDRESSES.isdisjoint(headers.by_name),
+    )
     if status < 200 and not head.keeps_alive:
         raise BadResponse("it is 1xx, and ends its connection")
     return head

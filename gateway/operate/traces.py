@@ -87,7 +87,7 @@ class TracedAccessLog(AccessLog):
         """A span below the first valid `traceparent` of the message and the header; the other is a link."""
         given = ["" if message is None else message.traceparent]
         if exchange is not None:
-            given.append((exchange.request.headers.get(b"traceparent") or b"").decode("latin-1"))
+            given.append((exchange.request.head.headers.get(b"traceparent") or b"").decode("latin-1"))
         parents = [parent for each in given if (parent := _context(each)).is_valid]
         above = trace.set_span_in_context(trace.NonRecordingSpan(parents[0])) if parents else context.Context()
         links = [Link(other) for other in parents[1:] if other != parents[0]]
@@ -98,10 +98,10 @@ def _say(span: Span, ended: EndedRequest) -> None:
     message, exchange, code = ended.message, ended.exchange, ended.code
     said, name = {"taskgate.kind": ended.kind, "network.transport": "pipe"}, "request"
     if exchange is not None:
-        name = said["http.request.method"] = named(exchange.request.method.decode("latin-1"))
+        name = said["http.request.method"] = named(exchange.request.head.method.decode("latin-1"))
         span.set_attribute("http.response.status_code", ended.status)
         said["network.transport"] = "unix" if exchange.connection.address == "unix" else "tcp"
-        revision = exchange.request.headers.get(b"mcp-protocol-version")
+        revision = exchange.request.head.headers.get(b"mcp-protocol-version")
         if revision is not None and _REVISION.fullmatch(revision):
             said["mcp.protocol.version"] = revision.decode()
         if isinstance(ended.error, UpstreamRefused):

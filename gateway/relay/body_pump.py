@@ -11,14 +11,15 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from gateway.downstream.client_request import ClientRequest
 from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.header_fields import EVENT_STREAM, JSON
 from gateway.relay.body_taps import Inspector, Tap, inspected_at_once, tap_for
 from gateway.relay.http_caller import HttpCaller
+from gateway.transport.body_stream import Response, chunk
 from gateway.transport.memory_budget import Reservation
 from gateway.upstream.connection_pool import Call
-from gateway.upstream.server_connection import Response
 
 SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 
@@ -34,17 +35,36 @@ async def relay(exchange: Exchange, caller: HttpCaller, choose: Choose) -> None:
     """
     request, timeout_s = exchange.request, None if exchange.waits_for_news else caller.upstream.response_timeout
     if request.up_bytes < 0:
-        request.refused_trailers = caller.identity_headers
-    head, again = caller.up(request), request.method in SAFE_METHODS
-    async with caller.pool.call(request.method, exchange) as call:
+        request.refused_trailers = caller.route.identity_headers
+    method, head = request.head.method, caller.up(request)
+    async with caller.pool.call(method, exchange) as call:
         if request.body.is_read:
-            response = await call.send_all(*request.upward(head), timeout_s, again)
+            response = await call.send_all(*request.upward(head), timeout_s, method in SAFE_METHODS)
             head = b""  # it is not to stay for as long as the answer comes
             request.release()
             await _respond(exchange, caller, choose, response)
         else:
-            sending, head = asyncio.ensure_future(request.send_up(head, call)), b""
+            sending, head = asyncio.ensure_future(_send_up(request, head, call)), b""
             await _pass_while_sending(exchange, sending, call, timeout_s, partial(_respond, exchange, caller, choose))
+
+
+async def _send_up(request: ClientRequest, head: bytes, call: Call) -> None:
+    """Send a request as it comes, behind `head`, as long as the upstream reads it."""
+    is_chunked = request.up_bytes < 0
+    frame = chunk if is_chunked else bytes
+    begun, request.taken = request.taken + request.body.take(), b""
+    sent_bytes = len(begun)
+    await call.send(head + frame(begun))
+    begun = head = b""
+    request.release()
+    while piece := await request.body.read():
+        if call.is_lost:
+            return
+        sent_bytes += len(piece)
+        await call.send(frame(piece))
+    if not is_chunked:
+        request.check_length(sent_bytes)
+    await call.send(request.last_chunk if is_chunked else b"", last=True)
 
 
 async def _pass_while_sending(
@@ -86,7 +106,7 @@ async def _pass_while_sending(
 async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, response: Response) -> None:
     """Write the response to the client as it comes."""
     inspector, kind = choose(response), response.head.kind
-    exchange.response.streams = kind == EVENT_STREAM and exchange.request.method == b"GET"
+    exchange.response.streams = kind == EVENT_STREAM and exchange.request.head.method == b"GET"
     if kind == EVENT_STREAM and not response.body.is_whole:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
     if inspector is None or response.framing == "none":
@@ -130,9 +150,6 @@ async def _pump(exchange: Exchange, response: Response, tap: Tap) -> None:
             await exchange.connection.drain()
             await asyncio.sleep(0)
             exchange.response.send(part)
-        if not body.is_whole:
-            exchange.response.flush()
-            await exchange.connection.drain()
     if rest := end():
         exchange.response.send(rest)
     exchange.response.end(body.trailers)

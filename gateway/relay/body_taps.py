@@ -17,8 +17,8 @@ from gateway.errors import GatewayError, UpstreamBroken
 from gateway.http.content_codings import Decode, Unreadable, decoder
 from gateway.http.header_fields import EVENT_STREAM
 from gateway.mcp import sse
+from gateway.transport.body_stream import Response
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
-from gateway.upstream.server_connection import Response
 
 _READ_AT_ONCE: Final = 8 * 1024  # bytes of an edited stream, in a turn of the loop: they may be 500 events
 

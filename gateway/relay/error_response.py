@@ -26,7 +26,7 @@ def respond(
     response, raw_id = exchange.response, b"" if message is None else message.id
     error = raised if isinstance(raised, GatewayError) else Internal()
     if error is not raised:
-        path = exchange.request.target.partition(b"?")[0]  # a query may hold a token
+        path = exchange.request.head.target.partition(b"?")[0]  # a query may hold a token
         log.exception("a request could not be handled", extra={"target": shown(path.decode("latin-1"))})
     if caller is not None and isinstance(error, UpstreamTimeout):
         caller.pool.state.silent(str(error))  # the connection does not see the limits of a crawl and of an upload
@@ -64,4 +64,4 @@ def _is_for_reader(
     """
     if isinstance(error, Ambiguous) or (is_relayed and error.status in (502, 504)) or caller.is_of_http_sse:
         return False
-    return exchange.request.method == b"POST" and message.is_request and message.id != b"null"
+    return exchange.request.head.method == b"POST" and message.is_request and message.id != b"null"

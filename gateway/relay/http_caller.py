@@ -13,7 +13,7 @@ from time import time
 from typing import Any, Final, Literal
 
 from gateway.caller_identity import VARYING, Key, network, proof, rate_limit_key, telling, who
-from gateway.config import Config
+from gateway.config import Config, Upstream
 from gateway.downstream.client_request import ClientRequest
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.host_origin_check import HostCheck
@@ -28,9 +28,9 @@ from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.relay.routes import Route, by_precedence
 from gateway.transport.base_connection import Links
+from gateway.transport.body_stream import Response
 from gateway.upstream.connection_pool import Pool
 from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel
-from gateway.upstream.server_connection import Response
 
 log = logging.getLogger("taskgate.identity")
 
@@ -39,6 +39,7 @@ _ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 
 
+@dataclass(eq=False, slots=True)
 class HttpCaller:
     """A client of one upstream, as the head of his request shows him. `table` has the callers of one configuration.
 
@@ -47,31 +48,22 @@ class HttpCaller:
     others the values differ that vary.
     """
 
-    __slots__ = (
-        "_address", "_is_accepted", "_key", "_move", "_proof", "_route", "authenticates", "drifts", "head", "headers",
-        "identity_headers", "may_carry", "onward", "pool", "table", "target", "upstream",
-    )  # fmt: skip
-
-    def __init__(
-        self, table: HeadCache[Any], head: Head, address: str, route: Route, target: bytes, headers: Headers
-    ) -> None:
-        self.table = table
-        self.head = head
-        self.upstream = route.upstream
-        self.pool = route.pool
-        self.identity_headers = route.identity_headers
-        self.target = target
-        self.headers = headers
-        self._address = address
-        self._route = route
-        self.may_carry = head.may_carry_message
-        self.authenticates = authenticates_connection(head.headers)
-        self.onward: Onward | None = None  # if he is kept
-        self._key: Key | None = None
-        self._move: Move | Literal[False] | None = False  # worked out when it is first asked for
-        self._proof: str | None = None
-        self._is_accepted = False
-        self.drifts = False  # the caller is another than those of the requests before (caller_identity_drift.py)
+    table: HeadCache[Any]
+    head: Head
+    _address: str
+    route: Route
+    target: bytes
+    headers: Headers
+    upstream: Upstream
+    pool: Pool
+    may_carry: bool
+    authenticates: bool
+    onward: Onward | None = None  # if he is kept
+    _key: Key | None = None
+    _move: Move | Literal[False] | None = False  # worked out when it is first asked for
+    _proof: str | None = None
+    _is_accepted: bool = False
+    drifts: bool = False  # the caller is another than those of the requests before (caller_identity_drift.py)
 
     def headers_of(self, head: Head) -> Headers:
         """The fields of one of his requests as they go up."""
@@ -99,7 +91,7 @@ class HttpCaller:
     def move(self) -> Move | None:
         """The move of the upstream's addresses to where this client is; None if they stay."""
         if self._move is False:
-            self._move = self._route.addresses.move(self.head.headers, self.headers, self._route.is_tls)
+            self._move = self.route.addresses.move(self.head.headers, self.headers, self.route.is_tls)
         return self._move
 
     def moved(self, status: int, headers: Headers) -> Headers:
@@ -147,7 +139,7 @@ class HttpCaller:
             origin = self.head.headers.get(b"origin") or b""
             who = None if preflight else self.key.identity
             cors = self.pool.context.cors
-            cors.note(network(self._address), origin, self.target, who, response.status, response.headers)
+            cors.note(network(self._address), origin, self.target, who, response.head.status, response.headers)
 
     def accept(self) -> None:
         """The caller was told something of tasks. Warn if each request is another caller (DESIGN 7.11)."""
@@ -172,7 +164,7 @@ class HttpCaller:
     @property
     def is_unique(self) -> bool:
         """Whether no other request can be of this caller: what proves it is a part of its identity."""
-        names = self.identity_headers
+        names = self.route.identity_headers
         return bool(self.proof) and (not names or self.proof.lower().encode() in names)
 
     @property
@@ -227,7 +219,9 @@ class Admission:
         caller: HttpCaller | None = head.remembered
         if caller is None or caller.table is not self.heads:
             self._host_check.check(head.headers)
-            caller = HttpCaller(self.heads, head, exchange.connection.address, *self._lead(exchange))
+            route, target, headers = self._lead(exchange)
+            said = route.upstream, route.pool, head.may_carry_message, authenticates_connection(head.headers)
+            caller = HttpCaller(self.heads, head, exchange.connection.address, route, target, headers, *said)
             exchange.authenticates = caller.authenticates
             if head.cut is not None and not caller.authenticates:
                 own = exchange.connection.cached_heads
@@ -241,10 +235,10 @@ class Admission:
 
         The error names the addresses of the `Host` that was asked.
         """
-        came = exchange.request.headers
+        came = exchange.request.head.headers
         host = (came.get(b"host") or b"").decode("latin-1")
         for route in self._routes:
-            target = route.target(host, exchange.request.target)
+            target = route.target(host, exchange.request.head.target)
             if target is not None:
                 return route, target, route.headers(exchange, host)
         bases = [(r.addresses.base(came, r.is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]

@@ -99,7 +99,7 @@ class Route(Matcher):
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The fields as they go up. Raises Ambiguous where `Connection` hides who asks, or MCP's field stands twice."""
-        came = exchange.request.headers
+        came = exchange.request.head.headers
         for name in _ONCE:
             if came.repeats(name):
                 raise Ambiguous(f"there is more than one {name.decode()}")
@@ -131,6 +131,6 @@ def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[byte
     added = {
         "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
         "forwarded": [("Forwarded", f'for={node};host="{quoted}";proto={proto}')],
-        "via": [("Via", f"1.{exchange.request.minor} taskgate")],
+        "via": [("Via", f"1.{exchange.request.head.minor} taskgate")],
     }
     return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]

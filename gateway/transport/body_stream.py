@@ -11,7 +11,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 from gateway.http.header_fields import Headers
+from gateway.http.parsed_head_cache import Values
+from gateway.http.response_parser import Framing, ResponseHead
 from gateway.transport.base_connection import Wire
 
 HELD_BYTES_MAX: Final = 256 * 1024
@@ -147,3 +151,30 @@ class Body:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class Response(msgspec.Struct, eq=False):
+    """The head of an upstream's response, and its body as it comes.
+
+    `head` is shared with those that differ in `values` alone; `body_bytes` is what `Content-Length` says, or 0.
+    """
+
+    head: ResponseHead
+    values: Values
+    body_bytes: int
+    framing: Framing
+    body: Body
+    is_changed: bool = False  # the fields were
+    _headers: Headers | None = None
+
+    @property
+    def headers(self) -> Headers:
+        """The fields, as they came until they are changed."""
+        if self._headers is None:
+            self._headers = self.head.headers_with(self.values)
+        return self._headers
+
+    @headers.setter
+    def headers(self, headers: Headers) -> None:
+        self.is_changed |= headers is not self._headers
+        self._headers = headers

@@ -21,13 +21,14 @@ from gateway.http.cors import Cors
 from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import ResponseHead
 from gateway.transport.base_connection import Links
+from gateway.transport.body_stream import Response
 from gateway.transport.memory_budget import Buffers, Capacity
 from gateway.transport.repeated_log_lines import LogLimit
 from gateway.transport.tls_certificates import unreachable
 from gateway.upstream.caller_identity_drift import IdentityDrift
 from gateway.upstream.dial import Dialer
 from gateway.upstream.health import UP, UpstreamHealth
-from gateway.upstream.server_connection import Requestor, Response, UpstreamConnection, is_inside
+from gateway.upstream.server_connection import Requestor, UpstreamConnection, is_inside
 
 log = logging.getLogger("taskgate.upstream")
 

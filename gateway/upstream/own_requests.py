@@ -24,9 +24,9 @@ from gateway.caller_identity import is_of_one_message
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
 from gateway.http.header_fields import EVENT_STREAM, Headers
 from gateway.mcp import jsonrpc, sse
+from gateway.transport.body_stream import Response
 from gateway.transport.memory_budget import Reservation
 from gateway.upstream.connection_pool import Pool
-from gateway.upstream.server_connection import Response
 
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
@@ -106,14 +106,14 @@ class HttpChannel:
         return headers.as_head(method, self._target)
 
     async def _check(self, response: Response, message_id: int) -> None:
-        if not 200 <= response.status < 300:
-            status, headers = response.status, response.headers
+        if not 200 <= response.head.status < 300:
+            status, headers = response.head.status, response.headers
             body = await (self._refusal if status in (401, 403, 404) else self._whole)(response)
             location, said = headers.get(b"location") or b"", ""
             if status != 404 or b"mcp-session-id" not in self._headers:  # else the session has ended
                 said = self._misplaced(status, location)
             wait_s = retry_after_s(headers) if status in (429, 503) else None
-            raise UpstreamRefused(status, response.reason, headers, body, message_id, said, wait_s)
+            raise UpstreamRefused(status, response.head.reason, headers, body, message_id, said, wait_s)
         if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
             raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
 

@@ -13,10 +13,10 @@ from typing import Final, Protocol
 from gateway.config import Limits
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout
 from gateway.http.header_fields import EVENT_STREAM, Headers
-from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache, Values
+from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.response_parser import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
 from gateway.transport.base_connection import Wire
-from gateway.transport.body_stream import NO_TRAILERS, Body
+from gateway.transport.body_stream import NO_TRAILERS, Body, Response
 from gateway.transport.memory_budget import Buffers, Reservation
 from gateway.upstream.health import UpstreamHealth
 
@@ -24,39 +24,6 @@ log = logging.getLogger("taskgate.upstream")
 
 _NEVER: Final = float("inf")
 _INFORMED_BYTES: Final = 100  # that a 1xx response counts, besides its fields
-
-
-class Response:
-    """The head of an upstream's response, and its body as it comes.
-
-    `head` is shared with those that differ in `values` alone; `body_bytes` is what `Content-Length` says, or 0.
-    `framing` says what ends the body: "length", "chunked", "close" (the connection's end), or "none" (no body).
-    """
-
-    __slots__ = ("_headers", "body", "body_bytes", "framing", "head", "is_changed", "reason", "status", "values")
-
-    def __init__(self, head: ResponseHead, values: Values, body_bytes: int, framing: Framing, body: Body) -> None:
-        self.head = head
-        self.status = head.status
-        self.reason = head.reason
-        self.body_bytes = body_bytes
-        self.values = values
-        self._headers: Headers | None = None
-        self.is_changed = False  # the fields were
-        self.framing = framing
-        self.body = body
-
-    @property
-    def headers(self) -> Headers:
-        """The fields, as they came until they are changed."""
-        if self._headers is None:
-            self._headers = self.head.headers_with(self.values)
-        return self._headers
-
-    @headers.setter
-    def headers(self, headers: Headers) -> None:
-        self.is_changed |= headers is not self._headers
-        self._headers = headers
 
 
 class Requestor(Protocol):

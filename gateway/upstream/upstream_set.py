@@ -175,7 +175,7 @@ async def _exchange(pool: Pool, method: bytes, target: str, timeout_s: float, is
             response = await call.send_all(head % (method, target.encode(), host.encode()), b"", None, again=True)
             while await response.body.read():
                 pass
-            return response.status
+            return response.head.status
     except TimeoutError:
         why = f"no whole answer to {method.decode()} {target} within {timeout_s:g} s"
         pool.state.silent(why)

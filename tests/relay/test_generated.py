@@ -211,9 +211,9 @@ _block, _as_head, _informed = Headers.block, Headers.as_head, named("ClientRespo
 
 def _to_anyone(self: Any, status: int, reason: bytes, headers: Any) -> None:
     request = self._request
-    minor, request.minor = request.minor, 1
+    minor, request.head.minor = request.head.minor, 1
     _informed(self, status, reason, headers)
-    request.minor = minor
+    request.head.minor = minor
 
 
 # What is put wrong in the gateway, and how the comparison tells it. None of it shows in a message that is ordinary.

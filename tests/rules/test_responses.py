@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.http.message_reader import whole_body
 from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.response_parser import BadResponse, ResponseReader, may_vary
-from gateway.upstream.server_connection import Response
+from gateway.transport.body_stream import Response
 from tests.rules.test_remembered import BODY, LIES, PLAIN
 
 BYTES_MAX, FIELDS_MAX = 8000, 50
