@@ -51,7 +51,7 @@ test: $(TESTS) $(if $(REALS),$(OTHERS) $(NODES),$(if $(LINTED),$(firstword $(NOD
 	$(PYTEST) $(or $(ARGS),-q -n 6 --dist worksteal -m "not slow")
 
 test-quick: $(TESTS)  ## the rules alone, without sockets and processes: under 30 seconds
-	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_sessions.py tests/test_docs.py
+	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_docs.py
 
 # What npm cannot install here skips its tests, which say why; in CI they fail. The Inspector brings a Node of its own,
 # so npm's may be older than its packages want. The servers name packages for other systems that no registry need have:

@@ -410,8 +410,12 @@ class Gateways:
 
     @asynccontextmanager
     async def in_process(self, upstream: int, /, **changed: Any) -> AsyncIterator[Gateway]:
-        """The App on the running loop, in debug mode; it logs if `changed` says how. In the end no task may be left."""
+        """The App on the running loop; it logs if `changed` says how. In the end no task may be left.
+
+        Where LOOP_DEBUG is set, the loop is in debug mode, in which a test takes half as long again.
+        """
         before = asyncio.all_tasks()
+        asyncio.get_running_loop().set_debug("LOOP_DEBUG" in os.environ)
         with ExitStack() as stack:
             log = stack.enter_context(self._logging(changed["log"])) if "log" in changed else None
             async with app_before(upstream, changed) as gateway:

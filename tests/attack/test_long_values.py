@@ -190,7 +190,6 @@ def _error_bytes(got: Message) -> int:
 
 async def _play(place: Place, name: str, make: Callable[[str], tuple[bytes, bytes | Json]]) -> None:
     """Ask with each value, and have it answered so. `make` gives the request and the answer."""
-    asyncio.get_running_loop().set_debug(False)
     found, server, logged = [], Hostile(), len(place.gateway.log)
     async with rig_at(place) as rig:
         rig.serve(server)

@@ -182,7 +182,6 @@ class Stage:
 
 @pytest.fixture
 async def stage(fleet: Fleet) -> AsyncIterator[Stage]:
-    asyncio.get_running_loop().set_debug(False)  # costs most of the time of a test
     one = Stage(fleet)
     yield one
     await one.close()

@@ -309,7 +309,6 @@ def test_each_summary_names_the_instance_and_the_upstream() -> None:
 
 
 async def test_the_dashboard_has_the_tasks_that_were_made(tmp_path: Path) -> None:
-    asyncio.get_running_loop().set_debug(False)
     with workshop(Gateways(tmp_path)) as shop:
         async with prometheus.running(tmp_path, [f"127.0.0.1:{shop.gateway.admin}"]) as seen:
 
@@ -337,7 +336,6 @@ async def test_the_dashboard_has_the_tasks_that_were_made(tmp_path: Path) -> Non
 async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
     tmp_path: Path, upstreams: dict[str, Upstream]
 ) -> None:
-    asyncio.get_running_loop().set_debug(False)  # nothing but the harness runs on this loop
     async with (
         stage(tmp_path, upstreams) as made,
         prometheus.running(tmp_path, [f"127.0.0.1:{made.gateway.admin}", f"127.0.0.1:{made.spare.admin}"]) as seen,

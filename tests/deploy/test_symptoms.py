@@ -256,7 +256,6 @@ def tls_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.mark.parametrize("symptom", SCENARIOS)
 async def test_what_the_handbook_says_to_look_at_is_there(request: pytest.FixtureRequest, symptom: str) -> None:
-    asyncio.get_running_loop().set_debug(False)
     place = request.getfixturevalue("tls_place" if "TLS" in symptom else "place")
     gateway, signs = place.gateway, symptoms()[symptom]
     before, known = await gateway.metrics(), len(gateway.log.splitlines())

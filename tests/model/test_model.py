@@ -1,6 +1,6 @@
 """Random histories of the real gateway, every answer held to the promise of DESIGN 6 (`oracle.py` has the rules).
 
-300 of them over HTTP, 150 full of races (`history.raced`), 100 over stdio, or MODEL_TIMES as many: always the same ones
+150 of them over HTTP, 75 full of races (`history.raced`), 50 over stdio, or MODEL_TIMES as many: always the same ones
 where PYTHONHASHSEED is 0. `make fuzz` plays 20,000, and any number from any seed. A violation names its rule and shows
 the smallest history that breaks it, which `test_found.py` then keeps. The faults of `wilful.py` are found: a test that
 cannot fail proves nothing.
@@ -26,12 +26,12 @@ from tests.rules.legal import watched
 
 TIMES: Final = int(os.environ.get("MODEL_TIMES", "1"))
 WORLDS: Final[dict[str, tuple[type[World], int]]] = {
-    "over HTTP": (World, 300 * TIMES),
-    "in races": (RaceWorld, 150 * TIMES),
-    "over stdio": (StdioWorld, 100 * TIMES),
+    "over HTTP": (World, 150 * TIMES),
+    "in races": (RaceWorld, 75 * TIMES),
+    "over stdio": (StdioWorld, 50 * TIMES),
 }
-_AT_ONCE: Final = 50
-_CYCLES: Final = 40
+_AT_ONCE: Final = 25
+_CYCLES: Final = 12
 PARTS: Final = [(how, first) for how, (_, count) in WORLDS.items() for first in range(0, count, _AT_ONCE)]
 
 

@@ -489,9 +489,3 @@ async def at_both(
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with bare_http() as client:
         yield client
-
-
-@pytest.fixture(autouse=True)
-async def quick_loop() -> None:
-    """No asyncio debug mode here: nothing of ours runs in this loop, and the SDK's client takes half as long again."""
-    asyncio.get_running_loop().set_debug(False)

@@ -1,6 +1,5 @@
 """What the tests of the relay share: gateways that are started once, and the sockets of their upstreams."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -70,17 +69,10 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Json:
     return {"certificate": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
 
 
-@pytest.fixture
-async def harness_alone() -> None:
-    """No debug mode for a loop on which nothing but the harness runs; it costs most of the time of a test."""
-    asyncio.get_running_loop().set_debug(False)
-
-
 @pytest.fixture(params=["process", "in_process"])
 async def place(request: pytest.FixtureRequest, gateways: Gateways) -> AsyncIterator[Place]:
     """A gateway with the defaults: the process, on uvloop where that installs, and the App on asyncio's loop."""
     if request.param == "process":
-        asyncio.get_running_loop().set_debug(False)
         yield request.getfixturevalue("plain_place")
         return
     with listening() as sock:
@@ -97,7 +89,7 @@ async def rig(place: Place) -> AsyncIterator[Rig]:
 
 def _rig(of: str) -> Any:
     @pytest.fixture
-    async def rig(request: pytest.FixtureRequest, harness_alone: None) -> AsyncIterator[Rig]:
+    async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
         async with rig_at(request.getfixturevalue(of)) as one:
             yield one
 

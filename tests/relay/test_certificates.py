@@ -26,8 +26,6 @@ from tests.relay.test_upstreams_as_they_are import Seen, asked, tls_upstream
 from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
 from tests.upstream import fields_of
 
-pytestmark = pytest.mark.usefixtures("harness_alone")
-
 HOUR: Final = 1 / 24
 INVALID: Final = {
     "expired": ((-1, -HOUR), "EXPIRED 1 h ago"),

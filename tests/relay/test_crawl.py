@@ -128,7 +128,6 @@ async def test_streams_that_are_read_on_behind_their_response_are_counted_for_th
     """Each refresh counted its own. Beyond the limit the connection is closed at once."""
     monkeypatch.setattr(channel, "_READ_ON_S", FOREVER_S)
     begun = list[Peer]()
-    asyncio.get_running_loop().set_debug(False)  # that makes a hundred exchanges slow
 
     async def endless(asked: Message, peer: Peer) -> None:
         begun.append(peer)

@@ -119,7 +119,6 @@ def upstream(server: Ending, kind: str, folder: Path, tls: Json) -> Json:
 async def about(gateways: Gateways, server: Ending, where: str, **changed: Any) -> AsyncIterator[Rig]:
     with socket.socket() as nobody:
         if where == "process":
-            asyncio.get_running_loop().set_debug(False)
             with gateways.process(server.port, **changed) as gateway:
                 async with rig_at(Place(gateway, nobody)) as rig:
                     yield rig

@@ -288,7 +288,6 @@ def own_loop(gateways: Gateways) -> Iterator[tuple[asyncio.Runner, Place]]:
         runner.run(running.__aexit__(None, None, None))
 
 
-@pytest.mark.usefixtures("harness_alone")
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
 async def test_case(straight: socket.socket, plain_place: Place, case: Case) -> None:
     await compare(case, straight, plain_place.listening, plain_place.gateway.port)
@@ -303,7 +302,6 @@ def test_case_on_the_loop_of_asyncio(
     runner.run(compare(case, straight, place.listening, place.gateway.port))
 
 
-@pytest.mark.usefixtures("harness_alone")
 @pytest.mark.parametrize("case", list(about_the_limit(SMALL_BODY_BYTES)), ids=lambda case: case.name)
 async def test_about_the_inspected_size(straight: socket.socket, small_place: Place, case: Case) -> None:
     await compare(case, straight, small_place.listening, small_place.gateway.port)

@@ -22,8 +22,6 @@ from tests.relay.messages import Json, call, dumps, filtered, page, result, task
 from tests.relay.rig import Rig, Script, Server, body, meant, rig_with
 from tests.relay.wire import answer, post, request
 
-pytestmark = pytest.mark.usefixtures("harness_alone")
-
 ALICE, BOB = b"Authorization: Bearer alice", b"Authorization: Bearer bob"
 ASK = call("tasks/get", taskId="t")
 ALICES = post(ASK, ALICE)

@@ -15,8 +15,6 @@ from tests.relay.harness import Case, Step, client_leaves, compare, exchange, up
 from tests.relay.messages import call
 from tests.relay.wire import LAST_CHUNK, chunk, event, post, request, response, stream
 
-pytestmark = pytest.mark.usefixtures("harness_alone")
-
 
 @dataclass(frozen=True)
 class Faults:

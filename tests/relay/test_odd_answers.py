@@ -9,7 +9,7 @@ from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, page, result, task
-from tests.relay.rig import Rig, Session, body, failed, final, ids, rig_with
+from tests.relay.rig import Rig, Session, body, failed, final, ids, meant, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, request, response, stream
 
 Odd: TypeAlias = Callable[[Message, Any], bytes | None]
@@ -232,6 +232,22 @@ async def test_a_server_that_answers_about_a_task_with_a_status_is_understood(
         assert await listed(session) == []
         await seen(rig, session)
         assert await listed(session) == ["t-1"]
+
+
+@pytest.mark.parametrize("said", [{}, "t-1", task("t-2")])
+async def test_an_answer_with_another_task_or_none_denies_what_is_unknown_and_takes_nothing_away(
+    gateways: Gateways, said: object
+) -> None:
+    odds, odd = Odds(), to_own("tasks/get", lambda message: answer(result(message["id"], said)))
+    async with rig_with(gateways, odds, index=AT_ONCE) as rig:
+        session = Session(rig)
+        await seen(rig, session)
+        assert await listed(session) == ["t-1"]
+        odds.odd = [odd]
+        assert meant(await session.ask(filtered(7))) == 502
+        assert await listed(session) == ["t-1"]
+        odds.odd = [odd] * 4
+        assert ids(final(await session.ask(filtered(7, taskIds=["t-9"])))) == []
 
 
 NAMELESS: Final = {"code": -32050, "message": "the store is away"}

@@ -28,8 +28,6 @@ from tests.relay.messages import (
 )
 from tests.relay.rig import Server, Session, body, final, ids, rig_with
 
-pytestmark = pytest.mark.usefixtures("harness_alone")
-
 PAGE_SIZE: Final = 3
 ALL: Final = call("tasks/list", order="asc", orderBy="createdAt")
 

@@ -21,8 +21,6 @@ from tests.relay.rig import Rig, Server, body, final, gives, own, replies, rig_w
 from tests.relay.wire import LAST_CHUNK, answer, event, post, request, response, stream
 from tests.relay.wire import chunk as in_chunk
 
-pytestmark = pytest.mark.usefixtures("harness_alone")
-
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 

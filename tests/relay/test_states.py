@@ -208,7 +208,6 @@ def test_one_method_enters_every_state(module: ModuleType) -> None:
 
 
 async def test_the_table_is_what_happens_in_whatever_order() -> None:
-    asyncio.get_running_loop().set_debug(False)
     found = defaultdict[tuple[str, str], set[str]](set)
     for seed in range(HISTORIES):
         chance, bench = random.Random(seed), Bench()

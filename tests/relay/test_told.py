@@ -20,9 +20,6 @@ from tests.relay.rig import Rig, Server, body, own, rig_with
 from tests.relay.wire import answer, chunk, event, post, request, response, stream
 from tests.upstream import in_a_thread
 
-pytestmark = pytest.mark.usefixtures("harness_alone")
-
-
 SECRETS = {
     "token": "s3cr3t-t0ken-of-the-caller", "session": "s3cr3t-session-0f8c", "task": "s3cr3t-task-17",
     "cookie": "s3cr3t-cookie", "body": "s3cr3t-in-a-body", "query": "s3cr3t-in-a-query",

@@ -22,8 +22,6 @@ from tests.relay.rig import Rig, Server, final, own, replies, rig_with, says
 from tests.relay.wire import post, request
 from tests.seams import named, put_in
 
-pytestmark = pytest.mark.usefixtures("harness_alone")
-
 METRICS = ROOT / "docs/metrics.md"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"traceparent: 00-{TRACE}-{PARENT}-01".encode()

@@ -31,8 +31,6 @@ from tests.relay.rig import Rig, body, meant, rig_with
 from tests.relay.wire import answer, chunk, post, request, response, stream
 from tests.upstream import Cheap, Upstream, fields_of
 
-pytestmark = pytest.mark.usefixtures("harness_alone")
-
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:

@@ -1,6 +1,6 @@
-"""Which of two answers is newer (DESIGN 6.5, 6.9); what is noted of tasks has bounds, and counts what it takes (7.7).
+"""What is noted of tasks has bounds, and counts what it takes (DESIGN 7.7). What it means: tests/model.
 
-A number is a place in the order of what happens. What marks mean: tests/model.
+A number is a place in the order of what happens.
 """
 
 import gc
@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.mcp import task
-from gateway.mcp.task import Moment, Stamp, Task
+from gateway.mcp.task import Moment, Stamp
 from gateway.tasks.index import GONE_MAX, Named
 from gateway.tasks.reconciliation import CHANGES, MARKS_MAX, Listing, News, Record
-from tests.rules.legal import faults
 
 
 def at(order: int) -> Moment:
@@ -26,56 +24,12 @@ def stamp(asked: int, came: int) -> Stamp:
     return Stamp(at(asked), asked, came)
 
 
-def a_task(status: str = "working", note: str = "", created: str = "30") -> Task:
-    fields = f'"taskId":"t","status":"{status}","createdAt":"2025-11-25T10:{created}:00Z","note":"{note}"'
-    return task.parse(f"{{{fields}}}".encode())
-
-
-NEW, DONE, OTHER_LIFE = a_task(note="new"), a_task("completed"), a_task(created="40")
-# Each: the first answer to a `tasks/get`, asked for at 10, came at 20, or that it is not there; the second, when it was
-# asked for; what is known then.
-PAIRS: dict[str, tuple[Task | None, Task | None, int, str]] = {
-    "asked for after the other came": (a_task(), NEW, 21, "working new"),
-    "overlap and differ": (a_task(), NEW, 19, "working and all wait"),
-    "overlap and say the same": (a_task(), a_task(), 19, "working"),
-    "the later one is final": (a_task(), DONE, 19, "completed"),
-    "the earlier one is final": (DONE, a_task(), 19, "completed"),
-    "one is final, of another life": (DONE, OTHER_LIFE, 19, "completed and all wait"),
-    "a final state is final": (DONE, a_task(), 21, "completed"),
-    "another life begins": (DONE, OTHER_LIFE, 21, "working"),
-    "gone since": (a_task(), None, 21, "nothing"),
-    "gone, says one that overlaps": (a_task(), None, 19, "working and all wait"),
-    "back again": (None, a_task(), 21, "working"),
-    "back again, says one that overlaps": (None, a_task(), 19, "working and all wait"),
-}
-
-
-@pytest.mark.parametrize("case", PAIRS.values(), ids=PAIRS.keys())
-def test_which_of_two_answers_is_newer(case: tuple[Task | None, Task | None, int, str]) -> None:
-    record, (first, second, asked, then) = Record(), case
-    for answer, told in ((first, stamp(10, 20)), (second, stamp(asked, 30))):
-        record.answered("t", answer, told, at(told.came))
-        assert not list(faults(record))
-    found = record.index.get("t")
-    state = "nothing" if found is None else found.status + " new" * (found.raw == NEW.raw)
-    assert state + " and all wait" * record.is_due("t", 0) == then
-    record.answered("t", NEW, stamp(31, 40), at(40))
-    assert not record.due(1_000_000), "an answer that overlaps with nothing settles it"
-
-
 def test_the_table_of_the_design_is_what_the_code_does() -> None:
     text = (Path(__file__).parents[2] / "docs/design.md").read_text()
     rows = [line.strip("|").split("|") for line in text.split("| it says, ")[1].split("\n\n")[0].splitlines()[2:]]
     said = {cells[0].strip(): tuple(cell.strip() for cell in cells[1:]) for cells in rows}
     assert said == {news.value: tuple(change.value for change in changes) for news, changes in CHANGES.items()}
     assert {*CHANGES} == {*News}
-
-
-def test_a_query_waits_for_a_mark_that_began_before_it() -> None:
-    record = Record()
-    record.answered("t", a_task(), stamp(10, 20), at(20))
-    record.tell("t", NEW.raw, at(25), at(30))
-    assert (record.due(29), record.due(30)) == ([], ["t"])
 
 
 @pytest.mark.parametrize("before", ["nothing", "denied", "seen", "found", "gone"])

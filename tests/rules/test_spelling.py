@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final, TypeAlias
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rules.plain import asked, read
@@ -103,7 +103,6 @@ MEMBERS = st.one_of(
 MESSAGES = st.lists(MEMBERS, max_size=5).map(lambda some: written([("jsonrpc", '"2.0"'), *some]).encode())
 
 
-@settings(max_examples=300)
 @given(MESSAGES)
 def test_where_nothing_is_in_doubt_every_reader_finds_the_same(data: bytes) -> None:
     message = read(data, has_guards=True)

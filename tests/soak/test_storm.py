@@ -3,7 +3,6 @@
 STORM_EXCHANGES and CUTS_EXCHANGES set the numbers, STORM_SEED the first conversation.
 """
 
-import asyncio
 import os
 import tracemalloc
 from typing import Final
@@ -32,7 +31,6 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
 
 
 async def test_a_storm_leaves_everything_as_it_was(gateways: Gateways) -> None:
-    asyncio.get_running_loop().set_debug(False)
     async with Upstream() as upstream, process(gateways, upstream) as gate:
         report = await storm.blow(gate, upstream, SEED, EXCHANGES, WARM_UP)
     assert report.promised > EXCHANGES / 3
@@ -42,7 +40,6 @@ async def test_a_storm_leaves_everything_as_it_was(gateways: Gateways) -> None:
 @pytest.mark.slow
 async def test_a_storm_on_the_loop_of_asyncio_leaves_no_object_no_byte_and_no_cycle() -> None:
     """Exchanges of every kind, hostile ones among them, and each way to end. The collector is off meanwhile."""
-    asyncio.get_running_loop().set_debug(False)
     async with Upstream() as upstream, in_process(upstream) as gate:
         played = storm.Storm(gate.port, upstream, gate.left)
         findings = (await played.play(1, WARM_UP)).findings
@@ -76,7 +73,6 @@ async def test_an_idle_connection_to_the_upstream_holds_nothing_of_its_last_exch
 
 
 async def test_either_side_dies_at_any_byte_of_any_framing(gateways: Gateways) -> None:
-    asyncio.get_running_loop().set_debug(False)
     async with Upstream() as upstream, process(gateways, upstream, cuts.SETTINGS) as gate:
         report = await storm.blow(gate, upstream, SEED, CUT, WARM_UP_OF_CUTS, cuts.draw)
     assert report.promised > 0

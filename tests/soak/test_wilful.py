@@ -3,7 +3,6 @@
 A fault is named by what it does, and put in by the name of a class and its method, wherever it stands (tests/seams.py).
 """
 
-import asyncio
 import re
 import tracemalloc
 from collections.abc import Callable
@@ -32,7 +31,6 @@ async def check_found(
     fault: Callable[[Patch], None], monkeypatch: Patch, wanted: str, settings: Json = SETTINGS, draw: Draw = storm.draw
 ) -> None:
     """Fail unless a storm finds what is wanted in a gateway with this fault."""
-    asyncio.get_running_loop().set_debug(False)
     monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
     monkeypatch.setattr("tests.peer.WAIT_S", 3.0)
     found = ""
@@ -197,7 +195,6 @@ async def test_a_wilful_fault_is_found_among_cuts(fault: Callable[[Patch], None]
 @pytest.mark.slow
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
 async def test_a_wilful_leak_is_found(leak: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    asyncio.get_running_loop().set_debug(False)
     async with Upstream() as upstream, in_process(upstream) as gate:
         with monkeypatch.context() as patch:
             leak(patch)

@@ -25,7 +25,7 @@ def test_nothing_differs_in_generated_transcripts(first: int) -> None:
         for seed in range(first, first + _AT_ONCE):
             assert not await differences(generated(seed)), f"seed {seed}"
 
-    asyncio.run(play())  # without the debug mode of other tests, which costs twice as much
+    asyncio.run(play())
 
 
 # ---- faults ----

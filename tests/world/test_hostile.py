@@ -76,7 +76,7 @@ async def played(seed: int) -> bool:
 
 
 @pytest.mark.slow
-async def test_no_answer_of_a_server_stops_a_command_or_reaches_a_terminal(harness_alone: None) -> None:
+async def test_no_answer_of_a_server_stops_a_command_or_reaches_a_terminal() -> None:
     one = os.environ.get("HOSTILE_SEED")
     seeds = iter([int(one)] if one else range(EXAMPLES))
     hostile, faults = 0, list[str]()

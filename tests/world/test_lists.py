@@ -153,7 +153,6 @@ def rows() -> dict[str, str]:
 
 
 @each
-@pytest.mark.usefixtures("harness_alone")
 async def test_the_cost_in_the_docs_is_what_is_counted(gateways: Gateways, name: str) -> None:
     cost = await measured(gateways, name)
     assert cost.found[1] == LIVE
