@@ -250,7 +250,9 @@ class Record:
         return [
             i
             for i, one in stale
-            if one.first <= came and min(one.last, came) > since and (one.named or self.index.get(i) is not None)
+            if one.first <= came
+            and min(one.last, came if one.first else one.last) > since  # where answers overlapped, all wait
+            and (one.named or self.index.get(i) is not None)
         ]
 
     def is_due(self, task_id: str, came: int) -> bool:

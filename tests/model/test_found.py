@@ -63,6 +63,13 @@ FOUND = {
         Setting(tasks="i", per_page=1, always_next=True, empty="restarts", delays=((0, 5),)),
         (Query(), Wait(10), Fault(kind="stale 409"), Wait()),
     ),
+    "no tasks/get, and a page that passes overlaps with a crawl's": History(
+        Setting(max_age=1, knows_get=False, shared=True, tasks="w", delays=(
+            (5, 16), (8, 8), (1, 8), (1, 8), (1, 2), (16, 8), (1, 16), (1, 2), (3, 2),
+        )),
+        (Create(1), Wait(5), Query(1), Query(), Wait(32), Page(), Page(), Wait(32), Page(), Wait(2), Update(status=1),
+         Wait(), Query()),
+    ),
     "a task that the server keeps behind its ttl is denied once": History(
         Setting(expiry="never"),
         (Create(ttl=8), Wait(), Query(), Wait(64), Fault(kind="status 410 -32602"), Query(), Wait()),
