@@ -14,6 +14,7 @@ import ssl
 import sys
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from time import monotonic_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,9 +23,10 @@ from gateway.downstream import host_origin_check, listener
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.operate import admin_listener, log_format, observers, status_page
 from gateway.operate.metrics import Gauge
+from gateway.owners.task_owners import OwnTasks
 from gateway.proxy import Proxy
 from gateway.relay import routes
-from gateway.tasks.capability_cache import CAPABILITIES_IDLE_S, CapabilityCache
+from gateway.tasks.capability_cache import CAPABILITIES_IDLE_S
 from gateway.tasks.rate_and_ttl_guards import guards_of
 from gateway.tasks.session_indexes import Sessions
 from gateway.transport import base_connection, memory_budget, repeated_log_lines, tls_certificates
@@ -33,7 +35,7 @@ from gateway.upstream.upstream_set import Pools, dialers_of
 
 if TYPE_CHECKING:
     from gateway.store.redis_schema import RedisStore
-    from gateway.store.shared_tasks import SharedSessions
+    from gateway.store.shared_tasks import SharedTasks
 
 log = logging.getLogger("taskgate")
 
@@ -72,15 +74,18 @@ class App:
         self._ending = AsyncExitStack()  # what ends with the gateway, the last first
         self.metrics, self._make_log = observers(config, self._ending)
         self._store: RedisStore | None = None
-        self._shared: SharedSessions | None = None
+        make_own: Callable[..., OwnTasks] | None = OwnTasks if config.guards.own_tasks else None
         if config.store is not None:  # imported only for one
             try:
-                from gateway.store import redis_schema, shared_tasks
+                from gateway.store import redis_schema, shared_owners, shared_tasks
             except ImportError:
                 raise ConfigError("store: its client is not installed; install taskgate with the extra redis") from None
             self._store = redis_schema.RedisStore(config.store, self.metrics.store_failed)
-            self._shared = shared_tasks.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
-        self._sessions = self._shared or Sessions(config.index, CapabilityCache(clock), clock, config.guards.own_tasks)
+            make_own = make_own and partial(shared_owners.SharedOwn, store=self._store)
+        self._sessions = Sessions(config.index, clock, make_own)
+        self._shared: SharedTasks | None = None
+        if self._store is not None:
+            self._shared = shared_tasks.SharedTasks(self._sessions, self._store)
         self._links = base_connection.Links()
         self._buffers = memory_budget.Buffers(config.limits.held_bytes_max)
         self._failed = repeated_log_lines.LogLimit(clock)
@@ -198,7 +203,7 @@ class App:
             return
         config = built.config
         log_format.set_up(config.log)
-        self._sessions.take_over(config.index)
+        self._sessions.set_limits(config.index)
         self._apply(built)
         self._sweep_servers()
         self._listener.heads.end()

@@ -121,7 +121,7 @@ class Interceptor:
             log.warning("not advertised", extra={"upstream": caller.upstream.name, "why": intercepted.not_advertised})
         if intercepted.observation is not None or intercepted.server is not None or intercepted.succeeds:
             opened = None if intercepted.server is None else caller.key_with(self._session_id or caller.session_id)
-            self._sessions.take_in(caller.key, intercepted, opened, is_unique := caller.is_unique)
+            self._sessions.note(caller.key, intercepted, opened, is_unique := caller.is_unique)
             if (intercepted.succeeds or task_id is not None) and not is_unique:
                 caller.accept()
         return intercepted.seen

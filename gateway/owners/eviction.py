@@ -1,19 +1,16 @@
 """What is kept of callers, least recently used first, within limits of bytes, of number and of idle time.
 
 In: things with a key, their size, their use. Out: the same by key, until they must go.
-Always: `size_bytes` is the sum of their sizes as last counted. What a query uses stays. A use stands in the way of
-every answer to `tasks/get`, and costs the same however many there are; so does what belongs to one session or caller.
+Always: `size_bytes` is the sum of their sizes as last counted. What a query uses stays; what is only held for it is not
+counted. A use stands in the way of every answer to `tasks/get`, and costs the same however many there are; so does what
+belongs to one session or caller.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from gateway.mcp.task import text_bytes
-
 _K = TypeVar("_K", bound=Hashable)
-
-
 _EXPIRED_AT_ONCE: Final = 200
 
 
@@ -27,7 +24,7 @@ class Storable(Protocol[_K]):
     key: _K
     queries: int = 0  # that use it
     used_at: float = 0.0  # while it is stored
-    stored_bytes: int = 0  # as it was counted last
+    stored_bytes: int | None = None  # as it was counted last; None if it is not counted
 
     @property
     def size_bytes(self) -> int:
@@ -39,60 +36,6 @@ class Storable(Protocol[_K]):
 
 
 _V = TypeVar("_V", bound=Storable)  # type: ignore[type-arg]
-_T = TypeVar("_T")
-
-
-class CountedIds(dict[str, _T]):
-    """Values by the ids of tasks, the oldest first. `size_bytes` is their memory: of an id its text, and `id_bytes`."""
-
-    size_bytes: int = 0
-
-    def __init__(self, id_bytes: int, ids_max: float = float("inf")) -> None:
-        super().__init__()
-        self.id_bytes, self.ids_max = id_bytes, ids_max
-
-    def put(self, task_id: str, value: _T) -> None:
-        """Set a value, as the newest one. Of too many the oldest goes."""
-        if task_id in self:
-            self.drop(task_id)
-        self[task_id] = value
-        self.size_bytes += self.id_bytes + text_bytes(task_id)
-        if len(self) > self.ids_max:
-            self.drop(self.oldest())
-
-    def oldest(self) -> str:
-        return next(iter(self))
-
-    def drop(self, task_id: str) -> None:
-        if self.pop(task_id, None) is not None:
-            self.size_bytes -= self.id_bytes + text_bytes(task_id)
-
-
-class Grouped(OrderedDict[_K, _V]):
-    """Values by key, and by the groups that `groups_of` says a key is in. What goes, goes by `take`."""
-
-    def __init__(self, groups_of: Callable[[_K], Iterable[Hashable]]) -> None:
-        super().__init__()
-        self._groups_of, self._groups = groups_of, dict[Hashable, dict[_K, None]]()
-
-    def __setitem__(self, key: _K, value: _V) -> None:
-        if key not in self:
-            for group in self._groups_of(key):
-                self._groups.setdefault(group, {})[key] = None
-        super().__setitem__(key, value)
-
-    def take(self, key: _K) -> _V | None:
-        if (value := self.get(key)) is not None:
-            del self[key]
-            for group in self._groups_of(key):
-                keys = self._groups[group]
-                del keys[key]
-                if not keys:
-                    del self._groups[group]
-        return value
-
-    def of_group(self, group: Hashable) -> list[_V]:
-        return [self[key] for key in self._groups.get(group, ())]
 
 
 class Stored(Generic[_K, _V]):
@@ -102,11 +45,13 @@ class Stored(Generic[_K, _V]):
         beside: "Stored[Any, Any] | None" = None,
         groups_of: Callable[[_K], Iterable[Hashable]] = lambda _: (),
     ) -> None:
-        self.size_bytes, self.space = 0, space
+        """`groups_of` says in which groups a key is."""
+        self.size_bytes = self.count = 0
+        self.space = space
         self._beside = beside  # what is stored there takes of the same space
-        self.on_use: Callable[[_V, float], None] | None = None  # is told of each use of what is stored: when
-        self._by_key: Grouped[_K, _V] = Grouped(groups_of)
-        self.of_group = self._by_key.of_group
+        self.on_use: Callable[[_V, float], None] | None = None  # is told of each use of what is counted: when
+        self._by_key: OrderedDict[_K, _V] = OrderedDict()
+        self._groups_of, self._groups = groups_of, dict[Hashable, dict[_K, None]]()
 
     def get(self, key: _K) -> _V | None:
         return self._by_key.get(key)
@@ -115,18 +60,28 @@ class Stored(Generic[_K, _V]):
         """All of them, the least recently used first."""
         return list(self._by_key.values())
 
+    def of_group(self, group: Hashable) -> list[_V]:
+        return [self._by_key[key] for key in self._groups.get(group, ())]
+
+    def hold(self, one: _V) -> None:
+        """Keep it for a query that uses it."""
+        self._by_key[one.key] = one
+        for group in self._groups_of(one.key):
+            self._groups.setdefault(group, {})[one.key] = None
+
     def use(self, one: _V, now: float) -> None:
         """Store it, or count its size anew, as used now. Others go for it; it goes itself if it is too large."""
         if self._by_key.get(one.key) is not one:
-            self._by_key[one.key] = one
-        self._by_key.move_to_end(one.key)
+            self.hold(one)
         size_bytes = one.size_bytes
-        self.size_bytes += size_bytes - one.stored_bytes
+        self.count += one.stored_bytes is None
+        self.size_bytes += size_bytes - (one.stored_bytes or 0)
         one.stored_bytes = size_bytes
+        self._by_key.move_to_end(one.key)
         if self._is_full and size_bytes > self.space.bytes_max and not one.queries:
-            self.take_out(one.key)
+            self.remove(one.key)
         while self._is_full and (oldest := next((o for o in self._by_key.values() if not o.queries), None)) is not None:
-            self.take_out(oldest.key)
+            self.remove(oldest.key)
         self.touch(one, now)
 
     def touch(self, one: _V, now: float) -> None:
@@ -134,13 +89,13 @@ class Stored(Generic[_K, _V]):
         if one.key in self._by_key:
             self._by_key.move_to_end(one.key)
             one.used_at = now
-            if self.on_use is not None:
+            if self.on_use is not None and one.stored_bytes is not None:
                 self.on_use(one, now)
 
     @property
     def _is_full(self) -> bool:
         beside_bytes = 0 if self._beside is None else self._beside.size_bytes
-        return self.size_bytes + beside_bytes > self.space.bytes_max or len(self._by_key) > self.space.number_max
+        return self.size_bytes + beside_bytes > self.space.bytes_max or self.count > self.space.number_max
 
     def expire(self, now: float) -> None:
         """Take out what has been idle for too long, some at a time: this stands in the way of every query."""
@@ -148,12 +103,17 @@ class Stored(Generic[_K, _V]):
             if now - (oldest := next(iter(self._by_key.values()))).used_at < self.space.idle_s:
                 return
             if oldest.queries:
-                self.use(oldest, now)
+                self.touch(oldest, now)
             else:
-                self.take_out(oldest.key)
+                self.remove(oldest.key)
 
-    def take_out(self, key: _K) -> None:
-        if (one := self._by_key.take(key)) is not None:
-            self.size_bytes -= one.stored_bytes
-            one.stored_bytes = 0
-            one.leave()
+    def remove(self, key: _K) -> None:
+        if (one := self._by_key.pop(key, None)) is None:
+            return
+        for group in self._groups_of(key):
+            del self._groups[group][key]
+            if not self._groups[group]:
+                del self._groups[group]
+        if one.stored_bytes is not None:
+            self.count, self.size_bytes, one.stored_bytes = self.count - 1, self.size_bytes - one.stored_bytes, None
+        one.leave()

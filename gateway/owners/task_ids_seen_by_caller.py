@@ -8,9 +8,8 @@ share ids if they are of one owner:
     the callers of one session whose identities differ in credentials alone       10,000
     the callers of one identity, in any session, if they have credentials         1,000
 
-An owner that is full takes in new tasks alone. A denied id is not asked for again by credentials: some servers give a
-task to one session alone. In a session other credentials may be another user's: it loses what is denied to one who had
-it, or three times.
+An owner that is full takes in new tasks alone. Some servers give a task to one session alone; in a session other
+credentials may be another user's.
 """
 
 from collections import Counter
@@ -20,8 +19,8 @@ from typing import Final, TypeAlias
 
 from gateway.caller_identity import Key, ServerKey
 from gateway.config import IndexLimits
-from gateway.mcp.task import Moment
-from gateway.owners.eviction import CountedIds, Space, Storable, Stored
+from gateway.mcp.task import Moment, text_bytes
+from gateway.owners.eviction import Space, Storable, Stored
 
 IDS_OF_SESSION: Final = 10_000
 IDS_OF_CREDENTIALS: Final = 1000
@@ -37,19 +36,29 @@ _DENIALS_MAX: Final = 3
 OwnerKey: TypeAlias = tuple[ServerKey, bytes, bytes, bytes, bool]
 
 
-class SeenIds(CountedIds[int], Storable[OwnerKey]):
+class SeenIds(dict[str, int], Storable[OwnerKey]):
     """The ids of one owner, oldest first, and in which order each was first seen."""
 
     size_bytes = _OVERHEAD_BYTES
+    id_bytes = _ID_BYTES
 
     def __init__(self, key: OwnerKey) -> None:
-        super().__init__(_ID_BYTES, IDS_OF_SESSION if key[-1] else IDS_OF_CREDENTIALS)
-        self.key = key
+        super().__init__()
+        self.key, self.ids_max = key, IDS_OF_SESSION if key[-1] else IDS_OF_CREDENTIALS
         self._denials: Counter[str] = Counter()
 
+    def put(self, task_id: str, order: int) -> None:
+        """An id is the newest one from now on. Of too many the oldest goes."""
+        self.drop(task_id)
+        self[task_id] = order
+        self.size_bytes += self.id_bytes + text_bytes(task_id)
+        if len(self) > self.ids_max:
+            self.drop(next(iter(self)))
+
     def drop(self, task_id: str) -> None:
-        super().drop(task_id)
         self._denials.pop(task_id, None)
+        if self.pop(task_id, None) is not None:
+            self.size_bytes -= self.id_bytes + text_bytes(task_id)
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """The server has denied a task to a request of then, in the name of a caller who `had_it` or not."""
@@ -70,24 +79,23 @@ class SeenIds(CountedIds[int], Storable[OwnerKey]):
 class Owners:
     """The ids of all owners: the least recently used go first."""
 
-    apart = False  # the tasks of callers are kept apart (task_owners.py)
     idle_s = IDLE_S
 
     def __init__(self, limits: IndexLimits) -> None:
         self.stored: Stored[OwnerKey, SeenIds] = Stored(
             Space(0, 0, 0.0), groups_of=lambda owner: [owner[:3]] if owner[-1] else []
         )
-        self.take_over(limits)
+        self.set_limits(limits)
 
-    def take_over(self, limits: IndexLimits) -> None:
+    def set_limits(self, limits: IndexLimits) -> None:
         self.stored.space = Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, self.idle_s)
-        self._find_again = limits.find_again
+        self._limits = limits
 
     def owners_of(self, key: Key) -> list[OwnerKey]:
         owners: list[OwnerKey] = []
         if key.session:
             owners.append((*key.of_all, key.kin, True))
-        if key.has_credentials and self._find_again == "credentials":
+        if key.has_credentials and self._limits.find_again == "credentials":
             owners.append((key.server, key.target, b"", key.identity, False))
         return owners
 
@@ -121,10 +129,7 @@ class Owners:
     def owns(self, owners: Sequence[OwnerKey], *task_ids: object) -> bool:
         return True
 
-    def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
-        """A task of a caller's has ended."""
-
     def end_all(self, key: Key) -> None:
         """A session has ended, for every caller."""
         for seen in self.stored.of_group(key.of_all):
-            self.stored.take_out(seen.key)
+            self.stored.remove(seen.key)

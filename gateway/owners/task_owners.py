@@ -28,8 +28,9 @@ _ID_BYTES: Final = 150  # of an id beside its text
 _GRACE_S: Final = 3600.0
 _VISITED_WITH_A_MAKING: Final = 3  # names
 _VISITED_AT_ONCE: Final = 250
-_ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')  # of tasks that seem to have ended the ids go first
 
+Lost: TypeAlias = Callable[[str, list[OwnerKey]], None]
+"""Is told of each task that was another's until now, and of its owners who are none any more."""
 _Name: TypeAlias = tuple[ServerKey, str]  # of a task; a server may take many targets for one
 
 
@@ -50,18 +51,12 @@ class Ownership(Struct):
 class OwnIds(SeenIds):
     """The ids of the tasks of one owner, in the order in which they were made."""
 
+    id_bytes = _ID_BYTES
+
     def __init__(self, key: OwnerKey, left: Callable[[OwnerKey], object]) -> None:
         """`left` is told when the owner is forgotten."""
         super().__init__(key)
-        self.id_bytes, self.ids_max = _ID_BYTES, IDS_OF_SESSION
-        self._left, self.ended = left, dict[str, None]()
-
-    def oldest(self) -> str:
-        return next(iter(self.ended or self))
-
-    def drop(self, task_id: str) -> None:
-        super().drop(task_id)
-        self.ended.pop(task_id, None)
+        self._left, self.ids_max = left, IDS_OF_SESSION
 
     def leave(self) -> None:
         self._left(self.key)
@@ -72,19 +67,14 @@ class OwnIds(SeenIds):
         """
         if 0 < self.get(task_id, 0) < asked and (had_it or not self.key[-1]):
             self[task_id] = DENIED
-            self.ended[task_id] = None
 
 
 class OwnTasks(Owners):
     """The owners of all tasks. A task that was made elsewhere, or before the gateway began, has none."""
 
-    apart = True
     idle_s = float("inf")  # an owner goes with the last of his tasks
 
-    def __init__(
-        self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str, list[OwnerKey]], None]
-    ) -> None:
-        """`lost` is told of each task that was another's until now, and of its owners who are none any more."""
+    def __init__(self, limits: IndexLimits, now: Callable[[], Moment], lost: Lost) -> None:
         super().__init__(limits)
         self._now, self._lost = now, lost
         self.makings: dict[_Name, Ownership] = {}  # of tasks that owners here have, or had
@@ -135,7 +125,7 @@ class OwnTasks(Owners):
                         self.forget_heard(ids.key)
                     self.take_away(ids.key, task_id)
                     if not ids:
-                        self.stored.take_out(ids.key)
+                        self.stored.remove(ids.key)
             if making is not None and not self.owns(making.owners, task_id):
                 del self.makings[server, task_id]
         if len(names) < count:
@@ -187,19 +177,11 @@ class OwnTasks(Owners):
                 self.claim(server, owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
-            if (task_id := request.task_id) is not None:
-                if not self.owns(owners, task_id):
-                    return False  # it changed hands meanwhile
-                if any(status in data for status in _ENDINGS):
-                    self.end_task(owners, task_id)
+            if request.task_id is not None and not self.owns(owners, request.task_id):
+                return False  # it changed hands meanwhile
         elif (made := made_by(message, data, asks=request.is_observed)) is not None:
             self.make(server, owners, made)
         return answers or self.owns(owners, *told_of(message, data))
-
-    def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
-        for ids in self._of(owners):
-            if task_id in ids:
-                ids.ended[task_id] = None
 
     def _of(self, owners: Iterable[OwnerKey]) -> Iterator[OwnIds]:
         return (ids for owner in owners if isinstance(ids := self.stored.get(owner), OwnIds))

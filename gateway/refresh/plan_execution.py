@@ -7,7 +7,7 @@ Always: if the session is cleared meanwhile, the pages that were read for it do 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,11 +16,11 @@ from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, Upst
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
+from gateway.refresh.listing_order import ListingOrder
 from gateway.refresh.planning import Ages, may_match_all_live
 from gateway.refresh.retrying_crawler import TASKS_AT_ONCE, Crawler, ListPage
-from gateway.tasks.index import Named
-from gateway.tasks.lifecycle_counts import Lives
-from gateway.tasks.reconciliation import Known, Listing, ListingOrder, oldest
+from gateway.tasks.index import Named, TaskEntry
+from gateway.tasks.reconciliation import Known, Listing
 from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
 
@@ -56,10 +56,6 @@ class Refresh(ABC):
     def _known(self) -> Known:
         return self._record.known
 
-    @property
-    def _lives(self) -> Lives | None:
-        return self._sessions.lives
-
     @abstractmethod
     async def _ask_all(self) -> None:
         """Ask for everything, and take it in."""
@@ -79,8 +75,8 @@ class Refresh(ABC):
         self._known.accept(told.asked, lists)
         self._sessions.accept(self._session)
 
-    async def _take_page(self, page: ListPage) -> list[Task]:
-        """Take in a page. Returns the tasks that are new in this crawl."""
+    async def _put_page(self, page: ListPage) -> list[Task]:
+        """Put a page into the index. Returns the tasks that are new in this crawl."""
         new = []
         self._accept(page.told, lists=True)
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
@@ -88,11 +84,11 @@ class Refresh(ABC):
                 await asyncio.sleep(0)
             self._check_same()
             some = page.tasks[start : start + TASKS_AT_ONCE]
-            if self._session.apart:  # where each can be asked for, all are: most of a page may be others'
+            if self._sessions.own is not None:  # where each can be asked for, all are: most of a page may be others'
                 some = [t for t in some if self._session.owns(t.id) and not self._known.asks_by_id]
             new += self._record.page_answered(some, page.told, self._sessions.now())
-            if self._lives is not None:
-                self._lives.told(self._session.key, some)
+            if self._sessions.lives is not None:
+                self._sessions.lives.told(self._session.key, some)
         self._sessions.check(self._session, self._from_nothing)
         self._sessions.keep(self._session)
         return new
@@ -132,15 +128,11 @@ class Refresh(ABC):
         found = None if bytes(response.error) else _task_in(response, task_id)
         if found is not None:
             self._sessions.know_get.add(session.key.server)
-            session.answered(task_id, found, told, now)
-            if self._lives is not None:
-                self._lives.told(session.key, (found,))
-        elif bytes(response.error) or self._record.index.get(task_id) is None:
-            session.answered(task_id, None, told, now)
-            if self._lives is not None:
-                self._lives.gone(session.key, task_id, asked)
-        else:
+        elif not bytes(response.error) and self._record.index.get(task_id) is not None:
             raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
+        session.answered(task_id, found, told, now)
+        if (lives := self._sessions.lives) is not None:
+            lives.gone(session.key, task_id, asked) if found is None else lives.told(session.key, [found])
         self._sessions.check(session)
 
     async def _answer_about(self, task_id: str) -> jsonrpc.Message:
@@ -168,6 +160,11 @@ class Refresh(ABC):
         if bytes(response.error) and is_known and code not in _DENIALS:
             raise UpstreamFailed(bytes(response.error))
         return response
+
+
+def _oldest(entries: Iterable[TaskEntry], began: Moment) -> Moment:
+    """As of when tasks are known, of which those that were due have been asked for since `began`."""
+    return min((entry.told.as_of for entry in entries), default=began)
 
 
 def _task_in(response: jsonrpc.Message, task_id: str) -> Task | None:
@@ -202,12 +199,12 @@ class Crawl(Refresh):
         pages = size_bytes = 0
         self._from_nothing = bool(self._known.outgrown) or not len(self._record.index)
         self._record.begin_crawl()
-        first_only = session.apart and self._known.asks_by_id  # it tells whether the caller is served
+        first_only = self._sessions.own is not None and self._known.asks_by_id  # it tells whether the caller is served
         async with aclosing(self._crawler.pages(first_only)) as reading:
             async for page in reading:
                 if page.cursor is None:
                     order.restart()  # the first page again, after a refused cursor: it may show newer tasks by now
-                new = await self._take_page(page)
+                new = await self._put_page(page)
                 if page.is_behind_end:
                     continue
                 order.note(new, len(page.tasks), bool(page.following))
@@ -215,7 +212,8 @@ class Crawl(Refresh):
                 pages += 1
                 size_bytes += page.size_bytes
                 if page.following is not None:
-                    self._in_flight.progress(order.count)
+                    for waiter in self._in_flight.waiters:
+                        waiter.progress(order.count)
         await self._forget_unseen(began)
         self._check_same()
         told = Stamp(began, began.order, self._sessions.now().order)
@@ -237,8 +235,8 @@ class Crawl(Refresh):
             await self._ask_along([*{*sample, *live[:_UNSEEN_MAX]}], lambda told: told.order > began.order)
             self._check_same()
             may_be_there = any(index.get(i) is not None for i in sample)
-            if not may_be_there:
-                self._sessions.lose_many(self._session)
+            if not may_be_there and self._sessions.replicas is not None:
+                self._sessions.replicas.lost_many(self._session.key)
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
                 if not record.is_unseen(index.get(task_id), began):
@@ -247,17 +245,20 @@ class Crawl(Refresh):
                     record.mark(task_id, self._sessions.now(), Named.TO_ALL, first=0)
                 else:
                     record.forget(task_id)
-                    if self._lives is not None:
-                        self._lives.gone(self._session.key, task_id, began)
+                    if self._sessions.lives is not None:
+                        self._sessions.lives.gone(self._session.key, task_id, began)
             await asyncio.sleep(0)
             self._check_same()
 
     async def _unseen(self, began: Moment) -> tuple[list[str], list[str]]:
         """The ids of the tasks that this crawl should have listed and has not; and of these, the live ones."""
         unseen, live = list[str](), list[str]()
-        for some in self._record.unseen(began):
-            unseen += some
-            live += [i for i in some if (task := self._record.index.get(i)) is not None and not task.is_terminal]
+        if self._known.asks_by_id and len(self._record.index.unlisted) == len(self._record.index):
+            return unseen, live  # no page has shown a task here: some servers' lists are always empty (DESIGN 2.4)
+        for part in self._record.index.parts():
+            some = [entry for entry in part if self._record.is_unseen(entry, began)]
+            unseen += [entry.id for entry in some]
+            live += [entry.id for entry in some if not entry.is_terminal]
             await asyncio.sleep(0)
             self._check_same()
         return unseen, live
@@ -271,7 +272,7 @@ class Crawl(Refresh):
             await self._ask_along(
                 list(self._record.index.unlisted), lambda told: told.at >= recent_s and told.order > doubted
             )
-            known.unlisted_as_of = oldest(self._record.index.unlisted.values(), began)
+            known.unlisted_as_of = _oldest(self._record.index.unlisted.values(), began)
 
     async def _ask_along(self, task_ids: Sequence[str], is_recent: Callable[[Moment], bool]) -> None:
         """Ask for single tasks during a crawl, except those that are known as of then `is_recent`."""
@@ -303,7 +304,7 @@ class Delta(Refresh):
         known = self._known
         was_due = self._reads_tail or known.live_as_of.at < began.at - self._ages.max_age_s
         if was_due and may_match_all_live(self._query):
-            known.live_as_of = oldest(self._record.index.live(self._query), began)
+            known.live_as_of = _oldest(self._record.index.live(self._query), began)
 
     async def _read_tail(self) -> None:
         """Read the page where new tasks appear, and all pages behind it by now. If that fails, a crawl must do."""
@@ -316,7 +317,7 @@ class Delta(Refresh):
             known.fail_tail()
             return
         for page in reversed(pages):  # only now, and the oldest first: a read that fails leaves no gap
-            await self._take_page(page)
+            await self._put_page(page)
         known.new_as_of, known.cursors = began, cursors[-_CURSORS_KEPT:]
 
     async def _read_to_end(self, pages: list[ListPage]) -> list[str | None] | None:

@@ -1,9 +1,8 @@
 """What must be asked of the upstream before a query may be answered: what is marked, and what can have changed.
 
-The promise (DESIGN 6.1, 6.2): an answer reflects every task's state at some instant not older than `max_age` before the
-query came, and everything that passed through before it came. A task made or deleted elsewhere shows within
-`full_crawl_interval`. Three facts make it cheap (DESIGN 2, 6.6): a terminal task changes no more; a live task can be
-asked for by its id; a list in order of creation shows new tasks on its last page, or its first.
+Always: what is left out is fresh enough for the promise (DESIGN 6.1, 6.2). Three facts make that cheap: a terminal task
+changes no more; a live one can be asked for by its id; a list in order of creation shows new ones on its last page, or
+its first.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,10 +81,8 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[
         named = [i for i in query.task_ids if not _is_settled(record, i, need) and owns(i)]
     # A crawl also tells whether an unknown task is of this session: that is worth one request.
     seeks = any(record.index.get(i) is None for i in named or ())
-    stages = (
-        _named_tasks(record, query, named, seeks) or _all_pages(record, need, seeks) or _changes(record, query, need)
-    )
-    return stages or FRESH
+    of_names = _named_tasks(record, query, named, seeks)
+    return of_names or _all_pages(record, need, seeks) or _changes(record, query, need) or FRESH
 
 
 def _named_tasks(record: Record, query: Query, named: Sequence[str] | None, seeks: bool) -> Plan | None:
@@ -124,10 +121,16 @@ def _changes(record: Record, query: Query, need: Need) -> Plan | None:
     is_crawled, stale, tail = need.met(known.crawled.as_of), record.due(came.order), not need.met(known.new_as_of)
     if not (tail or stale) and need.met(known.live_as_of):
         return None
-    live = index.live(query, among=index.unlisted if is_crawled else None)
-    old = (t.id for t in live if not (record.is_due(t.id, came.order) or need.met(t.told.as_of)))
+    live = index.live(query) if index.unlisted or not is_crawled else ()  # a crawl has told of all that are listed
+    old = (
+        t.id
+        for t in live
+        if not (record.is_due(t.id, came.order) or need.met(t.told.as_of) or (is_crawled and not t.is_unlisted))
+    )
     new = [i for i in stale if index.get(i) is None]
-    if len(new) >= _NEW_MIN and known.listing is not Listing.NEITHER and _may_be_listed(record, new, came):
+    looked = known.new_as_of.order  # one marked since may be on the page where new tasks appear
+    may_be_listed = any(min(index.stale[i].last, came.order) > looked for i in new)
+    if len(new) >= _NEW_MIN and known.listing is not Listing.NEITHER and may_be_listed:
         tail, stale = True, [i for i in stale if index.get(i) is not None]
     on_pages = [i for i in stale if (task := index.get(i)) is not None and task.listed == record.crawl]
     if is_crawled and not tail:
@@ -145,12 +148,6 @@ def _changes(record: Record, query: Query, need: Need) -> Plan | None:
 def may_match_all_live(query: Query) -> bool:
     """Whether every live task matches `query`, or may after a change."""
     return query.methods is None and query.task_ids is None and query.created == OPEN
-
-
-def _may_be_listed(record: Record, new: Sequence[str], came: Moment) -> bool:
-    """Whether the page where new tasks appear has not been read since one of these was marked, or the query came."""
-    looked = record.known.new_as_of.order
-    return any(min(record.index.stale[i].last, came.order) > looked for i in new)
 
 
 def _is_settled(record: Record, task_id: str, need: Need) -> bool:

@@ -96,11 +96,6 @@ class Planner:
         self._clock = clock
         self._ages = planning.Ages(limits.max_age, limits.full_crawl_interval)
 
-    def at_once(self, session: Session, position: Position) -> Answer | None:
-        """The answer to a query, if nothing must be asked of the upstream for it; else None."""
-        found = self._answer_or_plan(session, position, self._sessions.now())
-        return found if isinstance(found, Answer) else None
-
     def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | planning.Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
         session.find_again(came)
@@ -115,16 +110,11 @@ class Planner:
         oldest_s = max(session.record.as_of.at, came.at - self._ages.max_age_s)
         return Answer(page, time.time() - (self._clock() - oldest_s), "index", plan.reason, 0)
 
-    def was_asked(self, session: Session, caller: Caller) -> bool:
-        """Whether the server need not be asked as the caller does: for nothing, or because it has just answered."""
-        if not (asks := caller.asks_first):
-            return True
-        (asked_as, at), now = session.record.known.asked_as, self._sessions.now()
-        return asked_as == asks and now.at - at < self._ages.max_age_s and not session.record.known.is_hidden(now.order)
-
     async def ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
-        if self.was_asked(session, caller):
+        known, asked = session.record.known, self._sessions.now()
+        (asked_as, at), asks = known.asked_as, caller.asks_first
+        if not asks or (asked_as == asks and asked.at - at < self._ages.max_age_s and not known.is_hidden(asked.order)):
             return
         waiter.reply.owe(1)
 
@@ -133,12 +123,11 @@ class Planner:
                 waiter.reply.forward(data)
                 await waiter.reply.drain()
 
-        channel, known = waiter.reply.channel(on_message, as_it_came=True), session.record.known
-        asked = self._sessions.now()
+        channel = waiter.reply.channel(on_message, as_it_came=True)
         response = await self._crawler(session, caller, channel).ask("tasks/list", {})
         if bytes(response.error):
             raise errors.UpstreamFailed(bytes(response.error))
-        known.asked_as = caller.asks_first, asked.at
+        known.asked_as = asks, asked.at
         known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
 
     async def check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
@@ -195,31 +184,27 @@ class Planner:
         self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: planning.Plan, came: Moment
     ) -> int | None:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
-        need = planning.need_of(session.record, came, self._ages)
-        reading = session.in_flight.get(None)
-        if reading is not None and plan.reads:
-            await self._await(reading, waiter, need)
-            return None
-        new = [i for i in plan.tasks if i not in session.in_flight]
-        waits = {session.in_flight[i] for i in plan.tasks if i in session.in_flight}
+        need, in_flight = planning.need_of(session.record, came, self._ages), session.in_flight
+        keys: list[str | None] = [*plan.tasks, None] if plan.reads else [*plan.tasks]
+        if plan.reads and None in in_flight:
+            keys = [None]  # pages that others read may tell of the tasks
+        waits = {in_flight[key] for key in keys if key in in_flight}
         crawler: Crawler | None = None
-        if plan.reads or new:
-            waiter.reply.owe(plan.reads + len(new))  # those that joined owe nothing: it is asked once
-            ask = InFlight(session.in_flight, [*new, None] if plan.reads else new, self._sessions.now())
+        if new := [key for key in keys if key not in in_flight]:
+            waiter.reply.owe(len(new))  # those that joined owe nothing: it is asked once
+            ask = InFlight(in_flight, new, self._sessions.now())
             crawler = self._crawler(session, caller, waiter.reply.channel(self._on_message(session, ask)))
             parts = session, self._sessions, crawler, ask, self._ages
             if plan.check_access:
                 refresh: Refresh = AccessCheck(*parts)
             else:
-                refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.tail, new)
+                task_ids = [key for key in new if key is not None]
+                refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.tail, task_ids)
             ask.begin(refresh.run())
             waits.add(ask)
-        await together(*(self._await(wait, waiter, need) for wait in waits))
+        # Of an ask that began too early to be of use the error is ignored.
+        await together(*(ask.join(waiter) if need.met(ask.began) else ask.over() for ask in waits))
         return None if crawler is None else crawler.requests
-
-    async def _await(self, ask: InFlight, waiter: Waiter, need: planning.Need) -> None:
-        """Wait for an ask. If it began too early to be of use, its error is ignored."""
-        await (ask.join(waiter) if need.met(ask.began) else ask.over())
 
     def _may_pass(self, session: Session, data: bytes, message: jsonrpc.Message | None) -> bool:
         own = self._sessions.own
@@ -229,7 +214,7 @@ class Planner:
         async def on_message(data: bytes) -> None:
             message = jsonrpc.parse(data)
             if self._may_pass(session, data, message):
-                self._sessions.take_in(session.key, PLAIN.read(data, message))
+                self._sessions.note(session.key, PLAIN.read(data, message))
                 await ask.forward(data)
 
         return on_message
@@ -288,8 +273,10 @@ class Answerer:
         Raises GatewayError; a stream that has begun gets the error first.
         """
         with self._sessions.using(caller.key) as session:
-            if not caller.proof and await self._sessions.learn(session) and self.position(caller, message) == PASSES:
-                return False
+            if self._sessions.replicas is not None and not caller.proof:
+                await self._sessions.replicas.learn(session)
+                if self.position(caller, message) == PASSES:
+                    return False
             await self._answer(session, reply, caller, message, position)
             return True
 
@@ -304,11 +291,9 @@ class Answerer:
             if isinstance(position, BadQuery):
                 await self._refuse(session, reply, caller, message, position)
                 return
-            answer = self._planner.at_once(session, position) if self._planner.was_asked(session, caller) else None
-            if answer is None:
-                waiter = Waiter(reply, message.progress_token, self._clock)
-                await self._planner.ask_first(session, caller, waiter)
-                answer = await self._planner.answer(session, caller, waiter, position)
+            waiter = Waiter(reply, message.progress_token, self._clock)
+            await self._planner.ask_first(session, caller, waiter)
+            answer = await self._planner.answer(session, caller, waiter, position)
             page_bytes, rest = answer.page.size_bytes, _rest(answer, position, message.ignored)
             reply.hold(len(raw_id) + page_bytes + len(rest))
         except Exception as error:

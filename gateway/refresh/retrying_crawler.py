@@ -8,6 +8,7 @@ it is empty; pages, and recoveries from refused cursors, have limits (DESIGN 6.1
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
 from secrets import randbelow
 from typing import Any, Final
 
@@ -70,35 +71,23 @@ class ListPage(msgspec.Struct):
     is_behind_end: bool = False  # for an empty cursor the list has begun again
 
 
+@dataclass(eq=False)
 class Crawler:
-    """Asks the upstream in the name of one caller. `requests` is the number of requests made.
+    """Asks the upstream in the name of one caller."""
 
-    `refuse` is told at once of an answer by which the upstream may serve the caller no more.
-    `ends_empty`: the list that was read has an empty cursor for its end.
-    """
-
-    def __init__(
-        self,
-        caller: Caller,
-        channel: Channel,
-        limits: IndexLimits,
-        counts: Counts,
-        now: Callable[[], Moment],
-        refuse: Callable[[], None],
-    ) -> None:
-        self._caller = caller
-        self._channel = channel
-        self._limits = limits
-        self._counts = counts
-        self._now = now
-        self._refuse = refuse
-        self._loop = asyncio.get_running_loop()
-        self.requests = 0
-        self.ends_empty = False
-        self._refused_with = ""  # the last cursor
-        self._resumes_at = 0.0  # since the upstream has put a request off
-        self._one_at_a_time = asyncio.Lock()  # taken once it has
-        self._under_way = 0
+    _caller: Caller
+    _channel: Channel
+    _limits: IndexLimits
+    _counts: Counts
+    _now: Callable[[], Moment]
+    _refuse: Callable[[], None]  # is told at once of an answer by which the upstream may serve the caller no more
+    requests: int = 0  # that were made
+    ends_empty: bool = False  # the list that was read has an empty cursor for its end
+    _refused_with: str = ""  # the last cursor
+    _resumes_at: float = 0.0  # since the upstream has put a request off
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)  # taken once it has
+    _under_way: int = 0
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     async def pages(self, first_only: bool = False) -> AsyncGenerator[ListPage, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.

@@ -31,7 +31,6 @@ from gateway.stdio.child_process import Child, Streams
 from gateway.stdio.line_channel import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
 from gateway.stdio.line_splitter import Line, LineParser, Sight
 from gateway.stdio.standard_streams import Outlet, PipeSource
-from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.session_indexes import Sessions
 from gateway.transport.memory_budget import Buffers, Reservation
@@ -58,7 +57,7 @@ class StdioProxy:
         self._counts = to.metrics
         self._to_client = client
         self._to_server = server
-        self.sessions = Sessions(config.index, CapabilityCache(self._clock), self._clock)
+        self.sessions = Sessions(config.index, self._clock)
         self.sessions.lives = self._counts.lives
         self._unanswered = Unanswered()
         self._caller = StdioCaller(server, self._unanswered)
@@ -225,7 +224,7 @@ class StdioProxy:
     def _take_in(self, intercepted: Intercepted) -> None:
         if intercepted.not_advertised:
             log.warning("not advertised", extra={"upstream": STDIO.upstream, "why": intercepted.not_advertised})
-        self.sessions.take_in(STDIO, intercepted)
+        self.sessions.note(STDIO, intercepted)
 
     def gauges(self) -> "dict[str, Gauge]":
         name, passed, answering = STDIO.upstream, len(self._unanswered), len(self._answering)

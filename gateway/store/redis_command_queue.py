@@ -17,7 +17,6 @@ from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
 
 READ_AT_ONCE: Final = 2000  # entries
 _BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half
-_OWED_MAX: Final = 10_000  # of each kind
 _PLACE_MAX: Final = 2**53  # microseconds since 1970, until 2255; who else writes there may have infinity
 REPLACED: Final = b"REPLACED"
 
@@ -113,29 +112,6 @@ class Ending(NamedTuple):
     old: tuple[bytes, ...] = ()
     kept_ms: int = 0
     most: int = 0
-
-
-class PendingEnds:
-    """Ends that a store which fails is yet to hear of; of too many the oldest go first.
-
-    Any stranger can end sessions of his own, again and again. So names that are forgotten displace no others.
-    """
-
-    def __init__(self) -> None:
-        self._kept: tuple[dict[Ending, None], ...] = {}, {}  # names that are forgotten; others
-
-    def add(self, ends: Iterable[Ending]) -> None:
-        for end in ends:
-            kept = self._kept[bool(end.new)]
-            kept[end] = None
-            if len(kept) > _OWED_MAX:
-                del kept[next(iter(kept))]
-
-    def take(self) -> list[Ending]:
-        """Take them out. What is forgotten comes first: an entry too many costs only requests."""
-        ends = [end for kept in self._kept for end in kept]
-        self._kept = {}, {}
-        return ends
 
 
 class _Set:

@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AskError, ClusterDownError, ResponseError
 
 from gateway import config
-from gateway.store.redis_command_queue import REPLACED, Batch, Command, Ending, PendingEnds, is_of_replica
+from gateway.store.redis_command_queue import REPLACED, Batch, Command, Ending, is_of_replica
 
 log = logging.getLogger("taskgate.store")
 
@@ -35,6 +35,7 @@ _ANSWER_S: Final = 1.0  # for the answers to one batch
 _BEAT_S: Final = 0.5  # a connection that is quiet is tried
 _LINGER_S: Final = 0.02  # until what is written goes out, so that it goes out together
 _TOGETHER: Final = 2000  # values and entries in a batch, while everything is told
+_OWED_MAX: Final = 10_000  # of each kind
 _WAITING_MAX: Final = 20_000  # values and entries; if more wait, everything is told again
 _CLOSE_S: Final = 1.0  # for all that waits to go out at the end
 _AGAIN_S: Final = 1.0  # until everything is told again to a store that has refused something
@@ -117,7 +118,7 @@ class Pipeline:
         self._url = settings.url
         self.value_ms = self.entries_ms = 0  # how long the value and the entries of an unused session are kept
         self._failed = failed
-        self._pending_ends = PendingEnds()
+        self._owed: tuple[dict[Ending, None], ...] = {}, {}  # names that are forgotten; entries that replace others
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -154,9 +155,16 @@ class Pipeline:
         self._wake.set()
 
     def _owe(self, ends: Iterable[Ending]) -> None:
-        """What was to be written is lost. Everything is told again, and these ends before it."""
+        """What was to be written is lost. Everything is told again, and these ends before it; of too many the newest.
+
+        Any stranger can end sessions of his own, again and again. So names that are forgotten displace no others.
+        """
         self._lacks = True
-        self._pending_ends.add(ends)
+        for end in ends:
+            kept = self._owed[bool(end.new)]
+            kept[end] = None
+            if len(kept) > _OWED_MAX:
+                del kept[next(iter(kept))]
 
     # ---- the loop ----
 
@@ -224,8 +232,10 @@ class Pipeline:
             self._telling, self._lacks, self._mark = self._tell_all(), False, None
             if self.state is not StoreState.SLOW:
                 self._become(StoreState.TELLING)
-            for end in self._pending_ends.take():
-                self.waiting.end(end)
+            for kept in self._owed:
+                for end in kept:
+                    self.waiting.end(end)
+                kept.clear()
         while self._telling is not None and self.waiting.size < _TOGETHER:
             if next(self._telling, _END) is _END:
                 self._telling = None

@@ -20,7 +20,7 @@ from gateway.mcp.ids_in_messages import TTL_S_MAX, Made
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_SESSION, OwnerKey
-from gateway.owners.task_owners import GUARD, Ownership, OwnTasks
+from gateway.owners.task_owners import GUARD, Lost, Ownership, OwnTasks
 from gateway.store.redis_schema import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, slices, updates_in
 from gateway.tasks.single_flight import begun
 
@@ -38,16 +38,9 @@ _WAIT_S: Final = 0.25  # for all of that
 class SharedOwn(OwnTasks):
     """The owners of all tasks, here and at other replicas."""
 
-    def __init__(
-        self,
-        limits: IndexLimits,
-        now: Callable[[], Moment],
-        lost: Callable[[str, list[OwnerKey]], None],
-        store: RedisStore,
-    ) -> None:
+    def __init__(self, limits: IndexLimits, now: Callable[[], Moment], lost: Lost, store: RedisStore) -> None:
         super().__init__(limits, now, lost)
         self._store = store
-        self._max_age_s = limits.max_age
         self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -155,7 +148,7 @@ class SharedOwn(OwnTasks):
     async def learn(self, owners: Sequence[OwnerKey]) -> None:
         """Learn what other replicas know of these owners, where that is due."""
         asked, epoch = self._now(), self._store.epoch
-        owners = [o for o in owners if asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._max_age_s / 2]
+        owners = [o for o in owners if asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._limits.max_age / 2]
         if not owners:
             return
         reads = await asyncio.gather(*(self._store.read(_key_of(o), self._place(o)) for o in owners))
@@ -163,7 +156,7 @@ class SharedOwn(OwnTasks):
         for owner, read in zip(owners, reads, strict=True):
             for some in slices([] if read is None else read.tasks):
                 await asyncio.sleep(0)
-                self._take_updates(owner, updates_in(some), new)
+                self._hear(owner, updates_in(some), new)
         for ids in slices(list(new)):
             await asyncio.sleep(0)
             unknown = [i for i in ids if not all(self.owns([owner], i) for owner in owners)]
@@ -178,11 +171,11 @@ class SharedOwn(OwnTasks):
         epoch, place, _ = self._heard.get(owner, _NOT_HEARD)
         return place if epoch == self._store.epoch else 0
 
-    def _take_updates(self, owner: OwnerKey, said: Iterable[ReplicaUpdate], new: dict[str, None]) -> None:
+    def _hear(self, owner: OwnerKey, said: Iterable[ReplicaUpdate], new: dict[str, None]) -> None:
         """Take away what is told to be an owner's no more; add to `new` what may be his."""
         for update in said:
             if update.id is None:  # the session has ended
-                self.stored.take_out(owner)
+                self.stored.remove(owner)
             elif not update.gone:
                 new[update.id] = None
             elif self.owns([owner], update.id):

@@ -27,12 +27,12 @@ class _Said(Storable[OfAll]):
 
 
 class CapabilityCache:
-    def __init__(self, clock: Callable[[], float], tell: Callable[[OfAll, Server], None] | None = None) -> None:
-        """`tell` is told what `initialize` said, and again at intervals while the session is in use."""
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], may_filter: bool = True) -> None:
+        """`may_filter`: else the gateway answers for those too that filter by themselves."""
+        self._clock, self._may_filter = clock, may_filter
         self._said: Stored[OfAll, _Said] = Stored(Space(0, CAPABILITIES_MAX, CAPABILITIES_IDLE_S))
-        self._tell = tell
-        self.may_filter = True  # else the gateway answers for those too that filter by themselves
+        self.tell: Callable[[OfAll, Server], None] | None = None
+        """Is told what `initialize` said, and again at intervals while the session is in use."""
 
     def note(self, key: Key, server: Server) -> None:
         # The list of task methods may take 64 KiB. Only a single method is ever used.
@@ -48,14 +48,14 @@ class CapabilityCache:
     def _put(self, key: Key, server: Server) -> None:
         now = self._clock()
         self._said.expire(now)
-        self._said.take_out(key.of_all)
+        self._said.remove(key.of_all)
         self._said.use(_Said(key.of_all, server), now)
 
     def all(self) -> list[tuple[OfAll, Server]]:
         return [(said.key, said.server) for said in self._said.all()]
 
     def end(self, key: Key) -> None:
-        self._said.take_out(key.of_all)
+        self._said.remove(key.of_all)
 
     def get(self, key: Key, is_use: bool = True) -> Server | None:
         """The server of a session, None if its `initialize` was not seen. `is_use`: it counts as used now."""
@@ -64,16 +64,16 @@ class CapabilityCache:
             return None
         if is_use:
             self._said.touch(said, now)
-            if self._tell is not None and now - said.told_at >= CAPABILITIES_IDLE_S / TOLD_AGAIN:
+            if self.tell is not None and now - said.told_at >= CAPABILITIES_IDLE_S / TOLD_AGAIN:
                 said.told_at = now
-                self._tell(said.key, said.server)
+                self.tell(said.key, said.server)
         return said.server
 
     def native(self, key: Key) -> Server | None:
         """The server of a session, if it filters its lists by itself. The session counts as used now."""
         server = self.get(key)
-        return server if self.may_filter and server is not None and not server.filtered_here else None
+        return server if self._may_filter and server is not None and not server.filtered_here else None
 
     def forget(self, servers: Container[ServerKey]) -> None:
         for key in [said.key for said in self._said.all() if said.key[0] in servers]:
-            self._said.take_out(key)
+            self._said.remove(key)

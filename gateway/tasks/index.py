@@ -8,9 +8,9 @@ stand in front, and lie in every range.
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
-from itertools import accumulate, chain, islice, takewhile
+from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar
 
@@ -182,51 +182,31 @@ class Sorted:
         return [task for task in tasks if low <= task.updated <= high or task.updated == UNKNOWN]
 
 
-class Group:
-    __slots__ = ("created", "updated")
+Group: TypeAlias = tuple[Sorted, Sorted]
+"""The tasks of one status and one method: by creation, and by last update."""
 
-    def __init__(self) -> None:
-        self.created, self.updated = Sorted("createdAt"), Sorted("lastUpdatedAt")
 
-    def __len__(self) -> int:
-        return len(self.created.tasks)
-
-    def add(self, task: TaskEntry) -> None:
-        self.created.add(task)
-        self.updated.add(task)
-
-    def remove(self, task: TaskEntry) -> None:
-        self.created.remove(task)
-        self.updated.remove(task)
-
-    def dismantle(self) -> Iterator[None]:
-        """Free the memory bit by bit. Nothing else works afterwards."""
-        for tasks in (self.created.tasks, self.updated.tasks):
-            while tasks:
-                del tasks[-AT_ONCE:]
-                yield
-
-    def select(self, position: Position, count: int) -> tuple[int, Iterable[TaskEntry]]:
-        """How many tasks lie in both ranges of a query, and `count` of them behind the position, or more, in order."""
-        query, here, there = position.query, self.created, self.updated
-        bounds, others_bounds = query.created, query.updated
-        if query.by == "lastUpdatedAt":
-            here, there, bounds, others_bounds = there, here, others_bounds, bounds
-        slices, others = here.slices(bounds), there.slices(others_bounds)
-        ahead = here.behind(slices, position.after, query.descending)
-        if others_bounds == OPEN:
-            return _size(slices), chain.from_iterable(here.walk(ahead, query.descending, count))
-        if bounds == OPEN:
-            total = _size(others)
-        elif _size(others) < _size(slices):
-            total = sum(len(here.inside(some, bounds)) for some in there.walk(others))
-        else:
-            total = sum(len(there.inside(some, others_bounds)) for some in here.walk(slices))
-        if _SORTING * _size(others) < _size(ahead):
-            found = [task for some in there.walk(others, query.descending) for task in here.inside(some, bounds)]
-            return total, first(position, found, count)
-        walked = (there.inside(some, others_bounds) for some in here.walk(ahead, query.descending, count))
-        return total, chain.from_iterable(walked)
+def _select(group: Group, position: Position, count: int) -> tuple[int, Iterable[TaskEntry]]:
+    """How many tasks lie in both ranges of a query, and `count` of them behind the position, or more, in order."""
+    query, (here, there) = position.query, group
+    bounds, others_bounds = query.created, query.updated
+    if query.by == "lastUpdatedAt":
+        here, there, bounds, others_bounds = there, here, others_bounds, bounds
+    slices, others = here.slices(bounds), there.slices(others_bounds)
+    ahead = here.behind(slices, position.after, query.descending)
+    if others_bounds == OPEN:
+        return _size(slices), chain.from_iterable(here.walk(ahead, query.descending, count))
+    if bounds == OPEN:
+        total = _size(others)
+    elif _size(others) < _size(slices):
+        total = sum(len(here.inside(some, bounds)) for some in there.walk(others))
+    else:
+        total = sum(len(there.inside(some, others_bounds)) for some in here.walk(slices))
+    if _SORTING * _size(others) < _size(ahead):
+        found = [task for some in there.walk(others, query.descending) for task in here.inside(some, bounds)]
+        return total, first(position, found, count)
+    walked = (there.inside(some, others_bounds) for some in here.walk(ahead, query.descending, count))
+    return total, chain.from_iterable(walked)
 
 
 def _size(slices: list[range]) -> int:
@@ -253,7 +233,7 @@ class Index:
 
     def __len__(self) -> int:
         """How many tasks are there."""
-        return sum(map(len, self._groups.values()))
+        return sum([len(created.tasks) for created, _ in self._groups.values()])
 
     def get(self, task_id: str) -> TaskEntry | None:
         """A task that is there."""
@@ -268,8 +248,10 @@ class Index:
 
     def dismantle(self) -> Iterator[None]:
         """Free the memory bit by bit: many tasks at once delay all clients. Nothing else works afterwards."""
-        for group in self._groups.values():
-            yield from group.dismantle()
+        for tasks in [by.tasks for group in self._groups.values() for by in group]:
+            while tasks:
+                del tasks[-AT_ONCE:]
+                yield
         while self.entries:
             for task_id in list(islice(self.entries, AT_ONCE)):
                 del self.entries[task_id]
@@ -313,17 +295,19 @@ class Index:
         if before is not None and before.raw:
             self._pages.clear()
             group = self._groups[before.status, before.method]
-            group.remove(before)
-            if not group:
+            for by in group:
+                by.remove(before)
+            if not group[0].tasks:
                 del self._groups[before.status, before.method]
                 self._bytes -= GROUP_BYTES
         if after.raw:
             self._pages.clear()
             key = after.status, after.method
             if key not in self._groups:
-                self._groups[key] = Group()
+                self._groups[key] = Sorted("createdAt"), Sorted("lastUpdatedAt")
                 self._bytes += GROUP_BYTES
-            self._groups[key].add(after)
+            for by in self._groups[key]:
+                by.add(after)
 
     def _shared(self, method: str | None) -> str | None:
         """The one string for a method. None, which is an unknown method, if it is long, or beyond METHODS_MAX."""
@@ -333,26 +317,20 @@ class Index:
             return self._methods.setdefault(method, method)
         return self._methods.get(method)
 
-    def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[TaskEntry]:
-        """The live tasks that match `query`, or may after a change. With `among`, only those.
+    def live(self, query: Query) -> Iterator[TaskEntry]:
+        """The live tasks that match `query`, or may after a change.
 
         While a task is live, its id, method and creation stay. All else may change, its last update back as a clock.
         """
         groups = {
-            (status, method): group
-            for (status, method), group in self._groups.items()
+            (status, method): created
+            for (status, method), (created, _) in self._groups.items()
             if status not in TERMINAL and query.has_method(method or self.default_method)
         }
-        named = [ids for ids in (query.task_ids, among) if ids is not None]
-        fewest = min(named, key=len, default=None)
-        if fewest is not None and len(fewest) < sum(map(len, groups.values())):
-            there = filter(None, map(self.get, fewest))
-            live = (task for task in there if (task.status, task.method) in groups)
-            parts: Iterable[list[TaskEntry]] = ([task] for task in live if within(query.created, task.created))
-        else:
-            by_creation = (group.created for group in groups.values())
-            parts = (some for each in by_creation for some in each.walk(each.slices(query.created)))
-        return (task for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
+        if query.task_ids is None:
+            return chain.from_iterable(s for each in groups.values() for s in each.walk(each.slices(query.created)))
+        there = filter(None, map(self.get, query.task_ids))
+        return (task for task in there if (task.status, task.method) in groups and within(query.created, task.created))
 
     def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
         """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one if there is any."""
@@ -373,18 +351,14 @@ class Index:
             there = filter(None, map(self.get, query.task_ids))
             matching = [task for task in there if query.matches(task, self.default_method)]
             return len(matching), first(position, matching, count)
-        found = [group.select(position, count) for group in self._matching_groups(query)]
-        parts = [tasks for _, tasks in found]
-        merged = heapq.merge(*parts, key=query.place, reverse=query.descending) if len(parts) != 1 else parts[0]
-        return sum(total for total, _ in found), list(islice(merged, count))
-
-    def _matching_groups(self, query: Query) -> list[Group]:
-        """The groups that have the tasks of each status and method for which the criteria hold, and no others."""
-        return [
-            group
+        found = [
+            _select(group, position, count)
             for (status, method), group in self._groups.items()
             if (query.statuses is None or status in query.statuses) and query.has_method(method or self.default_method)
         ]
+        parts = [tasks for _, tasks in found]
+        merged = heapq.merge(*parts, key=query.place, reverse=query.descending) if len(parts) != 1 else parts[0]
+        return sum(total for total, _ in found), list(islice(merged, count))
 
 
 def _derive(ids: dict[str, _Each], task_id: str, value: _Each | None) -> None:
@@ -406,14 +380,6 @@ def size_of(entry: TaskEntry) -> int:
 
 def _cut(tasks: list[TaskEntry], total: int, limit: int, bytes_max: float) -> QueryPage:
     """The page that begins with `tasks`: `limit` of them and `bytes_max` at most, but one if there is any."""
-    count = min(len(tasks), limit)
-    size_bytes = _json_bytes(tasks[:count])
-    if size_bytes > bytes_max:
-        ends = accumulate(len(task.raw) + 1 for task in tasks)
-        count = max(1, sum(1 for _ in takewhile(bytes_max.__ge__, ends)))
-        size_bytes = _json_bytes(tasks[:count])
-    return QueryPage(tasks[:count], total, len(tasks) > count, size_bytes)
-
-
-def _json_bytes(tasks: list[TaskEntry]) -> int:
-    return sum([len(task.raw) for task in tasks]) + len(tasks)
+    ends = list(accumulate([len(task.raw) + 1 for task in tasks[:limit]], initial=0))
+    count = max(bisect_right(ends, bytes_max) - 1, min(1, len(tasks)))
+    return QueryPage(tasks[:count], total, len(tasks) > count, ends[count])

@@ -94,7 +94,7 @@ class Lives:
         self._unnamed: dict[int, float] = {}  # not counted yet: since when
         self._round: list[list[int]] = []  # that `sweep` has yet to look at
 
-    def take_in(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
+    def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         for shown, raw in said.shown:
             if raw:  # else only its id was read
                 self._see(key, shown, raw, None, said)
@@ -284,9 +284,11 @@ class Lives:
 
 
 def _end_of(shown: Written, raw: bytes, created: Instant, now: float) -> _Past:
+    """It took None if its instants cannot be right: before 2020, in another order, or to come."""
     updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in raw else UNKNOWN
     until_s = now if updated == UNKNOWN else _unix_s(max(updated, told_instant(shown.createdAt)))
-    return _Past(created, until_s, shown.status, _span_s(created, updated, now))
+    is_right = 0 <= created <= updated <= (now + UNSEEN_S - EPOCH_UNIX_S) * _SECOND
+    return _Past(created, until_s, shown.status, (updated - created) / _SECOND if is_right else None)
 
 
 def _since_s(shown: Written, began_s: float, now: float) -> float:
@@ -297,12 +299,6 @@ def _since_s(shown: Written, began_s: float, now: float) -> float:
 
 def _unix_s(instant: Instant) -> float:
     return EPOCH_UNIX_S + instant / _SECOND
-
-
-def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
-    """The seconds between; None if these cannot be right: before 2020, in another order, or to come."""
-    is_right = 0 <= created <= updated <= (now + UNSEEN_S - EPOCH_UNIX_S) * _SECOND
-    return (updated - created) / _SECOND if is_right else None
 
 
 def _was_there(life: _Life, asked: Moment | None, offset_s: float) -> bool:

@@ -7,18 +7,18 @@ Always: only own answers write what the index says of a task; what passes makes 
 after it. The caller gives the moments.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
 import msgspec
 
-from gateway.mcp.task import NEVER, UNKNOWN, Instant, Moment, Stamp, Task, text_bytes
+from gateway.mcp.task import NEVER, Moment, Stamp, Task, text_bytes
+from gateway.mcp.task_observations import Observation
 from gateway.tasks.index import UNLISTED, Changed, Index, Named, Stale, TaskEntry, absent, entry_for
 
 MARKS_MAX: Final = 10_000  # stale tasks of a session; beyond them everything is in doubt
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
-ORDERS_MIN: Final = 40_320.0  # in which tasks can stand, so that one order is no chance: those of eight
 _ALL: Final = 0  # as `Stale.first`: every query waits
 
 
@@ -65,20 +65,6 @@ class Known(msgspec.Struct):
         self.crawled = Stamp(NEVER, self.crawled.asked, self.crawled.came)
 
 
-class News(Enum):
-    """What an own answer says of a task, beside what is known of it."""
-
-    SAME = "the same"
-    CHANGED = "lives, and has changed"
-    ENDED = "has ended"
-    RETOLD = "ended so, in other words"
-    REVERTED = "not ended so"
-    ANOTHER = "another life"
-    APPEARED = "there, and was not"
-    LEFT = "not there, and was"
-    LACKING = "not there, as before"
-
-
 class Change(Enum):
     """What becomes of an entry. *Ask*: every query waits for the next answer. What made it stale stays then, and if the
     answer is ignored; else it is settled.
@@ -96,34 +82,35 @@ class Change(Enum):
 
 
 CHANGES: Final = {
-    News.SAME: (Change.TAKE, Change.BOTH),
-    News.CHANGED: (Change.TAKE, Change.ASK),
-    News.ENDED: (Change.TAKE, Change.TAKE),
-    News.RETOLD: (Change.TAKE, Change.KEEP),
-    News.REVERTED: (Change.AGE, Change.KEEP),
-    News.ANOTHER: (Change.BEGIN, Change.ASK),
-    News.APPEARED: (Change.TAKE, Change.TAKE_AND_ASK),
-    News.LEFT: (Change.DROP, Change.ASK),
-    News.LACKING: (Change.DROP, Change.DROP),
+    "the same": (Change.TAKE, Change.BOTH),
+    "lives, and has changed": (Change.TAKE, Change.ASK),
+    "has ended": (Change.TAKE, Change.TAKE),
+    "ended so, in other words": (Change.TAKE, Change.KEEP),
+    "not ended so": (Change.AGE, Change.KEEP),
+    "another life": (Change.BEGIN, Change.ASK),
+    "there, and was not": (Change.TAKE, Change.TAKE_AND_ASK),
+    "not there, and was": (Change.DROP, Change.ASK),
+    "not there, as before": (Change.DROP, Change.DROP),
 }
-"""Of an answer that is newer; of one that overlaps with what is known (DESIGN 6.9)."""
+"""By what an own answer says beside what is known: if it is newer; if it overlaps with that (DESIGN 6.9)."""
 
 
-def _news(known: TaskEntry, shown: Task | None, asked: int) -> News:
+def _news(known: TaskEntry, shown: Task | None, asked: int) -> str:
+    """What an answer says of a task, as `CHANGES` has it."""
     if shown is None:
-        return News.LEFT if known.raw else News.LACKING
+        return "not there, and was" if known.raw else "not there, as before"
     if not known.raw:
-        return News.APPEARED
+        return "there, and was not"
     stale = known.stale
     was_made = stale is not None and known.told.asked <= stale.made < asked  # since the index was told of it
     differs = known.status != shown.status or (stale is not None and stale.method is not None)
     if known.created != shown.created or (was_made and known.is_terminal and differs):
-        return News.ANOTHER
+        return "another life"
     if known.raw == shown.raw:
-        return News.SAME
+        return "the same"
     if known.is_terminal:
-        return News.RETOLD if known.status == shown.status else News.REVERTED
-    return News.ENDED if shown.is_terminal else News.CHANGED
+        return "ended so, in other words" if known.status == shown.status else "not ended so"
+    return "has ended" if shown.is_terminal else "lives, and has changed"
 
 
 def _settled(stale: Stale | None, asked: int) -> Stale | None:
@@ -165,34 +152,33 @@ class Record:
 
     # ---- what passes ----
 
-    def tell(self, task_id: str, raw: bytes, asked: Moment | None, now: Moment, named: Named = Named.TO_CALLER) -> None:
-        """What passed shows a task in this state (empty: unknown), asked for then: renew its age, or ask again."""
-        before = self.index.get(task_id)
-        if before is not None and before.raw == raw:
-            self.renew(before, asked, now)
-        elif not self.mark_again(task_id, now):
-            self.mark(task_id, now, named)
+    def observe(self, said: Observation, asked: Moment | None, now: Moment, is_asking: bool) -> None:
+        """Take in what passed: the answer to a request made at `asked`, or a message that answers no request.
 
-    def renew(self, entry: TaskEntry, asked: Moment | None, now: Moment) -> None:
-        """A client is told the same now. `asked`: when it asked for it. An own answer under way overlaps with that."""
-        as_of = entry.told.as_of if asked is None else max(asked, entry.told.as_of)
-        self.index.stamp(entry, Stamp(as_of, entry.told.asked, now.order, is_own=True), entry.listed)
-
-    def end(self, task_id: str, now: Moment, has_failed: bool = False) -> None:
-        """A task has ended. `has_failed`: an error says so, which says nothing of whether the task is there."""
-        before = self.index.get(task_id)
-        if (before is None and not has_failed) or (before is not None and not before.is_terminal):
-            self.mark(task_id, now)
-
-    def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
-        """What passed may say that a task is not there. `is_asking`: an own answer under way may still bring it."""
-        is_known = (entry := self.index.entries.get(task_id)) is not None and bool(entry.raw or entry.stale)
-        if is_known or (is_asking and len(task_id) <= MARKED_ID_CHARS_MAX):
-            self.mark(task_id, now, Named.BY_ERROR, denied=now.order if is_known else 0)
-
-    def doubt(self, now: Moment) -> None:
-        """Something passed unread. It may have changed anything."""
-        self.known.doubted = now.order
+        `is_asking`: an own answer under way may still bring what is denied.
+        """
+        index, named = self.index, Named.TO_ALL if said.is_listed or said.is_told_to_all else Named.TO_CALLER
+        for task, raw in said.shown:
+            if said.is_told_to_all and task.taskId in index.gone:
+                continue  # mcp-go tells all sessions of all tasks
+            if (known := index.get(task.taskId)) is not None and known.raw == raw:
+                # A client is told the same. An own answer under way overlaps with that.
+                as_of = known.told.as_of if asked is None else max(asked, known.told.as_of)
+                index.stamp(known, Stamp(as_of, known.told.asked, now.order, is_own=True), known.listed)
+            else:
+                self.mark(task.taskId, now, named)
+        if said.made is not None:
+            self.mark(said.made, now, method=said.method, made=now.order)
+        if (ended := said.failed if said.ended is None else said.ended) is not None:
+            known = index.get(ended)  # of one that the index lacks an error does not say that it is there
+            if (known is None and said.failed is None) or (known is not None and not known.is_terminal):
+                self.mark(ended, now)
+        if (denied := said.denied) is not None:
+            is_known = (entry := index.entries.get(denied)) is not None and bool(entry.raw or entry.stale)
+            if is_known or (is_asking and len(denied) <= MARKED_ID_CHARS_MAX):
+                self.mark(denied, now, Named.BY_ERROR, denied=now.order if is_known else 0)
+        if said.doubt:
+            self.known.doubted = now.order
 
     def mark(
         self,
@@ -207,24 +193,19 @@ class Record:
         """A task is stale from now on. Queries from before `first` need not wait. Too many are a doubt."""
         index, first = self.index, now.order if first is None else first
         entry = index.entries.get(task_id) or absent(task_id)
-        stale = Stale(first, now.order, named, method, made, denied)
-        if (before := entry.stale) is not None:
-            first, last, named = min(before.first, first), max(before.last, now.order), max(before.named, named)
-            denied = denied or (before.denied if stale.named is Named.ELSEWHERE else 0)  # a success says otherwise
-            stale = Stale(first, last, named, method or before.method, made or before.made, denied, before.failed)
-        elif len(index.stale) >= MARKS_MAX:
-            self.doubt(now)
-            return
+        if (before := entry.stale) is None:
+            if len(index.stale) >= MARKS_MAX:
+                self.known.doubted = now.order
+                return
+            stale = Stale(first, now.order, named, method, made, denied)
+        else:
+            before.first, before.last = min(before.first, first), max(before.last, now.order)
+            denied = denied or (before.denied if named is Named.ELSEWHERE else 0)  # a success says otherwise
+            named, method, made = max(before.named, named), method or before.method, made or before.made
+            stale = Stale(before.first, before.last, named, method, made, denied, before.failed)
+            if stale == before:
+                return  # only since when has changed
         index.set(msgspec.structs.replace(entry, stale=stale))
-
-    def mark_again(self, task_id: str, now: Moment) -> bool:
-        """A success names a task that is stale already: only since when changes. False if more may change."""
-        entry = self.index.entries.get(task_id)
-        stale = None if entry is None or entry.is_gone else entry.stale
-        if stale is None or stale.named is not Named.TO_CALLER or stale.denied:
-            return False
-        stale.last = now.order
-        return True
 
     def find(self, task_id: str, at: Moment) -> None:
         """A task was shown elsewhere then: it is asked for once, unless it is there, or was denied since."""
@@ -318,10 +299,6 @@ class Record:
         """A task is not there, as far as is known."""
         self.index.set(absent(task_id, stale=self.index.stale.get(task_id)))
 
-    def lose(self, task_id: str) -> None:
-        """A task is another caller's now."""
-        self.index.set(absent(task_id))
-
     def stop_asking_by_id(self, now: Moment, interval_s: float) -> None:
         """The upstream seems not to know `tasks/get`: for that long only pages tell of tasks."""
         self.known.asks_by_id, self.known.asks_again_at = False, now.at + interval_s
@@ -336,13 +313,6 @@ class Record:
         self.known.outgrown = ""
         if self.known.listing is Listing.PREPENDS:
             self.known.listing = Listing.NEITHER  # else a tail read would stop at the tasks of a crawl that broke off
-
-    def unseen(self, began: Moment) -> Iterator[list[str]]:
-        """The ids of the tasks that the crawl begun at `began` should have listed and has not, some at a time."""
-        if self.known.asks_by_id and len(self.index.unlisted) == len(self.index):
-            return  # no page has shown a task here: some servers' lists are always empty (DESIGN 2.4)
-        for some in self.index.parts():
-            yield [entry.id for entry in some if self.is_unseen(entry, began)]
 
     def is_unseen(self, entry: TaskEntry | None, began: Moment) -> bool:
         """Whether neither the crawl begun at `began`, which should list it, nor a later answer has shown a task."""
@@ -366,55 +336,3 @@ class Record:
         for entry in list(index.gone.values()):
             if entry.told.asked < told.asked:
                 self.forget(entry.id)
-
-
-def oldest(entries: Iterable[TaskEntry], began: Moment) -> Moment:
-    """As of when tasks are known, of which those that were due have been asked for since `began`."""
-    return min((entry.told.as_of for entry in entries), default=began)
-
-
-class ListingOrder:
-    """The order of creation in which pages show their tasks."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._page_size: int | None = None  # of each page that names a next one
-        self._is_even = True
-        self.restart()
-
-    def restart(self) -> None:
-        self._last: Instant | None = None
-        self._rises = self._falls = True
-        self._length = self._run = 0  # of all instants; of the last ones, which are the same
-        self._orders = 1.0
-
-    def note(self, tasks: Sequence[Task], page_size: int, has_next: bool) -> None:
-        """A page shows so many tasks, and these for the first time."""
-        if has_next:
-            self._is_even &= page_size > 0 and self._page_size in (None, page_size)
-            self._page_size = page_size
-        self.count += len(tasks)
-        for task in tasks:
-            at = task.created
-            if at == UNKNOWN:
-                self._rises = self._falls = False
-            elif self._last is not None:
-                self._rises &= at >= self._last
-                self._falls &= at <= self._last
-            self._length, self._run = self._length + 1, self._run + 1 if at == self._last else 1
-            self._orders = min(self._orders * self._length / self._run, ORDERS_MIN)
-            self._last = at
-
-    def denies(self, listing: Listing) -> bool:
-        """Whether these pages are in no such order."""
-        return not (self._is_even and (self._rises if listing is Listing.APPENDS else self._falls))
-
-    @property
-    def listing(self) -> Listing:
-        """Where new tasks will appear, unless that may be chance: one task tells nothing, nor do tasks of one instant.
-
-        Servers that cut pages from everybody's tasks have pages that are empty or shorter, and name a next one.
-        """
-        if self._orders < ORDERS_MIN or not self._is_even:
-            return Listing.NEITHER
-        return Listing.APPENDS if self._rises else Listing.PREPENDS if self._falls else Listing.NEITHER

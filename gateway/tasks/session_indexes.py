@@ -10,20 +10,21 @@ that a query uses stays; one that was never accepted goes with its last query. A
 import asyncio
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
-from typing import Any, Final
+from functools import partial
+from itertools import chain, count
+from typing import Any, Final, Protocol
 
 from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.errors import TooLarge
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task_observations import Observation
-from gateway.owners.eviction import Grouped, Space, Storable, Stored
+from gateway.owners.eviction import Space, Storable, Stored
 from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
-from gateway.owners.task_owners import OwnTasks
+from gateway.owners.task_owners import Lost, OwnTasks
 from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Intercepted
-from gateway.tasks.index import Changed, Named
+from gateway.tasks.index import Changed, Named, TaskEntry, absent
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.reconciliation import MARKS_MAX, Listing, Record
 from gateway.tasks.single_flight import InFlightRequests
@@ -31,7 +32,6 @@ from gateway.tasks.single_flight import InFlightRequests
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _FORGOTTEN_AT_ONCE: Final = 200
 FAILURES_MAX: Final = 3  # of own requests, in a row, for a stale task that the index lacks
-FAILURES_ELSEWHERE_MAX: Final = 2  # the same, where only an answer elsewhere has shown it
 
 
 class Session(Storable[Key]):
@@ -44,7 +44,7 @@ class Session(Storable[Key]):
         self.owners = seen.owners_of(key)  # of the ids that the caller has seen
         self._finds_all = False  # after the next crawl all ids that were seen are marked again
         self._found_to: dict[OwnerKey, int] = {}  # which of the ids that each owner has seen have been marked here
-        self.in_flight = InFlightRequests()
+        self.in_flight: InFlightRequests = {}
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
     @property
@@ -64,22 +64,9 @@ class Session(Storable[Key]):
 
     def observe(self, said: Observation, asked: Moment | None, now: Moment) -> None:
         """Take in what passed: the answer to a request made at `asked`, or a message that answers no request."""
-        record, named = self.record, Named.TO_ALL if said.is_listed or said.is_told_to_all else Named.TO_CALLER
-        for task, raw in said.shown:
-            if not (said.is_told_to_all and task.taskId in record.index.gone):  # mcp-go tells all sessions of all tasks
-                record.tell(task.taskId, raw, asked, now, named)
-        if said.made is not None:
-            record.mark(said.made, now, method=said.method, made=now.order)
-        if said.ended is not None:
-            record.end(said.ended, now)
-        if said.denied is not None:
-            record.deny(said.denied, now, bool(self.in_flight))
-        if said.failed is not None:
-            record.end(said.failed, now, has_failed=True)
-        if said.doubt:
-            record.doubt(now)
+        self.record.observe(said, asked, now, bool(self.in_flight))
         if not said.is_told_to_all and (names := said.shown_ids):
-            is_there_again = not record.index.gone.keys().isdisjoint(names)
+            is_there_again = not self.record.index.gone.keys().isdisjoint(names)
             self._seen.note(self.owners, names, now, made=said.made is not None or is_there_again)
 
     def ask_by_id(self) -> None:
@@ -109,11 +96,10 @@ class Session(Storable[Key]):
         if stale is None or self.record.index.get(task_id) is not None:
             return False
         stale.failed += 1
-        is_elsewhere = stale.named is Named.ELSEWHERE
-        if stale.failed >= (FAILURES_ELSEWHERE_MAX if is_elsewhere else FAILURES_MAX):
+        if stale.failed >= FAILURES_MAX:
             self.record.settle(task_id, asked)
             self._finds_all = True
-        return is_elsewhere
+        return stale.named is Named.ELSEWHERE
 
     def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
         self.record.end_crawl(told, pages, cursors, listing)
@@ -122,23 +108,17 @@ class Session(Storable[Key]):
 
     def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment) -> None:
         """Take in what the gateway's own `tasks/get` says of a task; None: it is not there."""
+        index = self.record.index
         if shown is not None and not self.owns(task_id):
-            self.record.lose(task_id)
+            index.set(absent(task_id))
             return
-        had_it = self.record.index.get(task_id) is not None
+        had_it = index.get(task_id) is not None
         self.record.answered(task_id, shown, told, now)
-        has_it = self.record.index.get(task_id) is not None
+        has_it = index.get(task_id) is not None
         if shown is None and not has_it:
             self._seen.deny(self.owners, task_id, told.asked, had_it)
         elif shown is not None and has_it:
             self._seen.note(self.owners, (task_id,), now)
-            if shown.is_terminal:
-                self._seen.end_task(self.owners, task_id)
-
-    @property
-    def apart(self) -> bool:
-        """Whether the caller has his own tasks alone (task_owners.py)."""
-        return self._seen.apart
 
     def owns(self, task_id: str) -> bool:
         return self._seen.owns(self.owners, task_id)
@@ -153,10 +133,6 @@ def _groups_of(key: Key) -> tuple[Hashable, Hashable]:
     return key.of_all, (*key[:2], b"", key.identity)
 
 
-def _of_group(group: Hashable, *places: Grouped[Key, Session] | Stored[Key, Session]) -> list[Session]:
-    return [session for place in places for session in place.of_group(group)]
-
-
 class Forgotten(Exception):
     """The session was cleared while a request for it was under way; or another refresh took the place of this one."""
 
@@ -167,35 +143,56 @@ def _free(rest: Iterator[None]) -> None:
         asyncio.get_running_loop().call_soon(_free, rest)
 
 
+class Replicas(Protocol):
+    """Other gateways of the same sessions: what they are told, and what they have told."""
+
+    def changed(self, key: Key, before: TaskEntry | None, after: TaskEntry) -> None:
+        """What is known of a task has changed."""
+
+    def denied(self, key: Key, task_id: str) -> None:
+        """What passed denies a task of which nothing is known here."""
+
+    def lost_many(self, key: Key) -> None:
+        """Many tasks of a session have gone at once, and most were not asked for."""
+
+    def ended(self, keys: set[Key]) -> None:
+        """A session was ended: these are its keys."""
+
+    async def learn(self, session: Session) -> object:
+        """Learn what others have told of a session. It waits for a bounded time."""
+
+
 class Sessions:
     def __init__(
-        self, limits: config.IndexLimits, servers: CapabilityCache, clock: Callable[[], float], apart: bool = False
+        self,
+        limits: config.IndexLimits,
+        clock: Callable[[], float],
+        make_own: Callable[[config.IndexLimits, Callable[[], Moment], Lost], OwnTasks] | None = None,
     ) -> None:
-        """`apart`: each caller has his own tasks alone."""
-        self.servers = servers
-        self.servers.may_filter = not apart
-        self.own = self._new_own(limits) if apart else None
+        """`make_own` makes the owners of tasks, if each caller has his own alone."""
+        self.own = None if make_own is None else make_own(limits, self.now, self._lose)
+        self.servers = CapabilityCache(clock, may_filter=self.own is None)
         self.know_get = set[ServerKey]()
         """The upstreams that have answered a `tasks/get`: there -32601 is an error like others (DESIGN 6.12)."""
         self.lives: Lives | None = None
         """The lives of the tasks that are seen, unless metrics have none."""
-        self._limits = limits
+        self.replicas: Replicas | None = None
+        self.limits = limits
         self._clock = clock
         self._order = count(1)
         self._seen = self.own or Owners(limits)
-        self._stored: Stored[Key, Session] = Stored(_space_in(limits), self._seen.stored, _groups_of)
-        self._unaccepted: Grouped[Key, Session] = Grouped(_groups_of)  # that queries use
+        self.stored: Stored[Key, Session] = Stored(_space_in(limits), self._seen.stored, _groups_of)
 
     def now(self) -> Moment:
         """This moment. No two are the same."""
         return Moment(next(self._order), self._clock())
 
-    def take_over(self, limits: config.IndexLimits) -> None:
-        """Take over other limits."""
-        self._limits = limits
-        self._stored.space = _space_in(limits)
-        self._seen.take_over(limits)
-        for session in (*self._unaccepted.values(), *self._stored.all()):
+    def set_limits(self, limits: config.IndexLimits) -> None:
+        """These are the limits from now on."""
+        self.limits = limits
+        self.stored.space = _space_in(limits)
+        self._seen.set_limits(limits)
+        for session in self.stored.all():
             session.record.known.outgrown_until = float("-inf")  # there may be more room now
             session.owners = self._seen.owners_of(session.key)
             self.keep(session)
@@ -207,66 +204,54 @@ class Sessions:
 
     def _forget(self, servers: set[ServerKey]) -> Iterator[None]:
         """Forget them bit by bit: nobody asks for any of it."""
-        places: tuple[Stored[Any, Any], ...] = self._stored, self._seen.stored
+        places: tuple[Stored[Any, Any], ...] = self.stored, self._seen.stored
         theirs = [(place, one.key) for place in places for one in place.all() if one.key[0] in servers]
         for number, (place, key) in enumerate(theirs, 1):
-            place.take_out(key)
+            place.remove(key)
             if number % _FORGOTTEN_AT_ONCE == 0:
                 yield
         self.servers.forget(servers)
 
     def find(self, key: Key) -> Session | None:
-        self._stored.expire(self._clock())
-        return self._stored.get(key) or self._unaccepted.get(key)
+        self.stored.expire(self._clock())
+        return self.stored.get(key)
 
     @contextmanager
     def using(self, key: Key) -> Iterator[Session]:
         """The session of that key, which stays while a query uses it. One that was never accepted goes then."""
-        session = self.find(key)
-        if session is None:
-            session = self._unaccepted[key] = self._new(key)
-        self._know_server(session)
+        if (session := self.find(key)) is None:
+            self.stored.hold(session := self._new(key))
+        self.know_server(session)
         session.queries += 1
         self.keep(session)
         try:
             yield session
         finally:
             session.queries -= 1
-            if not session.queries and self._unaccepted.get(key) is session:
-                self._unaccepted.take(key)
+            if not session.queries and session.stored_bytes is None and self.stored.get(key) is session:
+                self.stored.remove(key)
             self.keep(session)
 
-    async def learn(self, session: Session) -> bool:
-        """Learn what other replicas have told of a session. Returns whether there may be any."""
-        return False
-
-    def lose_many(self, session: Session) -> None:
-        """Many tasks of a session have gone at once, and most were not asked for."""
-
-    def _know_server(self, session: Session) -> None:
+    def know_server(self, session: Session) -> None:
         if (server := self.servers.get(session.key, is_use=False)) is not None:
             session.record.index.default_method = server.default_method
 
-    def _new_own(self, limits: config.IndexLimits) -> OwnTasks:
-        return OwnTasks(limits, self.now, self._lose)
-
     def _new(self, key: Key) -> Session:
-        return Session(key, self._seen)
+        return Session(key, self._seen, None if self.replicas is None else partial(self.replicas.changed, key))
 
     def accept(self, session: Session) -> None:
         """The upstream has answered the caller of a session: it is stored from now on, unless there is another."""
         if self.find(session.key) is session:
-            self._unaccepted.take(session.key)
-            self._stored.use(session, self._clock())
+            self.stored.use(session, self._clock())
 
     def keep(self, session: Session) -> None:
         """Count the size of a stored session anew, as used now. Others may be evicted for it."""
-        if self._stored.get(session.key) is session:
-            self._stored.use(session, self._clock())
+        if session.stored_bytes is not None:
+            self.stored.use(session, self._clock())
 
     def check(self, session: Session, from_nothing: bool = False) -> None:
         """Raises TooLarge for an index that is too large, and empties it; one read `from_nothing` remembers that."""
-        limits = self._limits
+        limits = self.limits
         if len(session.record.index) > limits.tasks_max:
             what = f"more than {limits.tasks_max} tasks (index.tasks_max)"
         elif session.size_bytes > limits.memory_bytes_max - self._seen.stored.size_bytes:
@@ -280,31 +265,31 @@ class Sessions:
         raise TooLarge(what)
 
     def _lose(self, task_id: str, owners: list[OwnerKey]) -> None:
-        for group in (owner[:3] if owner[-1] else owner[:4] for owner in owners):
-            for session in _of_group(group, self._unaccepted, self._stored):
-                if not session.owns(task_id):
-                    session.record.lose(task_id)
+        groups = (owner[:3] if owner[-1] else owner[:4] for owner in owners)
+        for session in chain.from_iterable(map(self.stored.of_group, groups)):
+            if not session.owns(task_id):
+                session.record.index.set(absent(task_id))
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         if self.servers.native(key):
             return
         session, shows = self.find(key), bool(said.shown_ids)
-        if session is None:
-            if not shows:
-                return  # nothing is known that it may change
-            session = self._unaccepted[key] = self._new(key)
-            self._know_server(session)
+        is_unknown = session is None or said.denied not in session.record.index.entries
+        if self.replicas is not None and said.denied is not None and is_unknown:
+            self.replicas.denied(key, said.denied)
+        if session is None and not shows:
+            return  # nothing is known that it may change
+        session = session or self._new(key)
         session.observe(said, asked, self.now())
         if said.is_got:
             self.know_get.add(key.server)
             session.ask_by_id()
-        if not shows:
-            self.keep(session)
+        if shows:
+            self.stored.use(session, self._clock())
         else:
-            self._unaccepted.take(key)
-            self._stored.use(session, self._clock())
+            self.keep(session)
 
-    def take_in(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:
+    def note(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:
         """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it.
 
         `is_unique`: its caller proves each request. No answer could show what is noted, so only the server is (5.9).
@@ -312,7 +297,7 @@ class Sessions:
         if intercepted.server is not None:
             self.servers.note(opened or key, intercepted.server)
         if intercepted.observation is not None and self.lives is not None:
-            self.lives.take_in(key, intercepted.observation, intercepted.asked)
+            self.lives.observe(key, intercepted.observation, intercepted.asked)
         if intercepted.observation is not None and not is_unique:
             self.observe(key, intercepted.observation, intercepted.asked)
 
@@ -321,36 +306,32 @@ class Sessions:
         if session is not None:
             session.record.known.refused = self.now().order
 
-    def drop(self, key: Key) -> None:
-        """Clear a session, which has ended. Its users keep it, empty."""
-        session = self.find(key)
-        if session is not None:
-            session.clear()
-            self._stored.take_out(key)
-            if session.queries:
-                self._unaccepted[key] = session
-
-    def drop_all(self, key: Key) -> set[Key]:
-        """A session was ended: drop what is known of it, for every identity. Returns the keys of all these."""
+    def drop_all(self, key: Key) -> None:
+        """A session was ended: drop what is known of it, for every identity. Its users keep it, empty."""
         self.servers.end(key)
         self._seen.end_all(key)
-        keys = {key, *(one.key for one in _of_group(key.of_all, self._unaccepted, self._stored))}
-        for each in keys:
-            self.drop(each)
-        return keys
+        sessions = self.stored.of_group(key.of_all)
+        for session in sessions:
+            session.clear()
+            self.stored.remove(session.key)
+            if session.queries:
+                self.stored.hold(session)
+        if self.replicas is not None:
+            self.replicas.ended({key, *(session.key for session in sessions)})
 
     def expire(self) -> None:
-        self._stored.expire(self._clock())
+        self.stored.expire(self._clock())
         if self.own is not None:
             self.own.sweep()
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now, and its limits: name of the metric to (help, value)."""
-        sessions, size_bytes = self._stored.all(), self._stored.size_bytes + self._seen.stored.size_bytes
+        tasks = sum(len(session.record.index) for session in self.stored.all())
+        size_bytes = self.stored.size_bytes + self._seen.stored.size_bytes
         return {
-            "index_sessions": ("Sessions that have an index.", len(sessions)),
-            "index_sessions_max": ("Limit of index_sessions.", self._limits.sessions_max),
-            "index_tasks": ("Tasks in all indexes.", sum(len(s.record.index) for s in sessions)),
+            "index_sessions": ("Sessions that have an index.", self.stored.count),
+            "index_sessions_max": ("Limit of index_sessions.", self.limits.sessions_max),
+            "index_tasks": ("Tasks in all indexes.", tasks),
             "index_bytes": ("Bytes of all indexes, as they are counted against their limit.", size_bytes),
-            "index_bytes_max": ("Limit of index_bytes.", self._limits.memory_bytes_max),
+            "index_bytes_max": ("Limit of index_bytes.", self.limits.memory_bytes_max),
         }

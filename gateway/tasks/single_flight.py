@@ -8,7 +8,7 @@ goes to the first waiting query whose client keeps reading (DESIGN 5.7).
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from gateway.mcp.task import Moment
 from gateway.tasks.transport_interfaces import Reply
@@ -84,10 +84,6 @@ class InFlight:
             self._is_stuck.set()
             await first_of(self._joined_or_left.wait(), *(box.reply.drain() for box in self.waiters))
 
-    def progress(self, tasks: int) -> None:
-        for waiter in self.waiters:
-            waiter.progress(tasks)
-
     async def join(self, waiter: Waiter) -> None:
         """Wait for the end. Raises the error of the ask. When the last waiting query is cancelled, so is the ask.
 
@@ -122,8 +118,8 @@ class InFlight:
         self.release(*self._keys)
 
 
-class InFlightRequests(dict[str | None, InFlight]):
-    """What is being asked for one session: a task under its id, pages under None."""
+InFlightRequests: TypeAlias = dict[str | None, InFlight]
+"""What is being asked for one session: a task under its id, pages under None."""
 
 
 def begun(work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":

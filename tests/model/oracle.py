@@ -429,8 +429,7 @@ class Oracle:
         oldest_crawl = min(asked.came.time - self._interval_s, asked.oldest, oldest)
         is_seen = self.finds_again and truth.is_seen_before(asked.came, asked.session)
         may_lack = known == ABSENT and not is_seen
-        if not may_lack:
-            may_lack = self._is_put_off(truth, asked.session, oldest_crawl, 2 if known == ABSENT else _FAILURES_MAX)
+        may_lack = may_lack or self._is_put_off(truth, asked.session, oldest_crawl)
         if self.setting.owns:
             may_lack |= not self._is_his(truth, asked)
         if may_lack and (truth.born.time >= oldest_crawl or not self.lists_all):
@@ -451,16 +450,15 @@ class Oracle:
         of = truth.answered[1]
         return of.id == asked.session.id or of.authorization == asked.session.authorization
 
-    def _is_put_off(self, truth: Truth, session: ServerSession, since: float, failures: int) -> bool:
+    def _is_put_off(self, truth: Truth, session: ServerSession, since: float) -> bool:
         """Whether the gateway has asked for a task in vain, so often and not before the last crawl (DESIGN 6.12).
 
-        Twice is enough for what only another session of the caller's has shown (7.12). Two answers that there is no
-        such method are enough for any.
+        Two answers that there is no such method are enough for any.
         """
         own = [o for o in self._upstream.own if o.session is session and o.method == "tasks/get"]
         failed = [o for o in own if o.params["taskId"] == truth.id and o.has_failed]
         no_method = [o for o in own if o.knows_no_get and (o.ended is None or o.ended.time >= since)]
-        is_failed = len(failed) >= failures and (failed[-1].ended is None or failed[-1].ended.time >= since)
+        is_failed = len(failed) >= _FAILURES_MAX and (failed[-1].ended is None or failed[-1].ended.time >= since)
         return is_failed or len(no_method) > 1
 
     def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:

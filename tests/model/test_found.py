@@ -96,9 +96,9 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait()),
     ),
-    "a task that a caller finds again is asked for, and twice that fails": History(
+    "a task that a caller finds again is asked for, and thrice that fails": History(
         Setting(order="nothing"),
-        (Create(), Wait(), Renew(), Wait(), *[Fault(kind="code -32000", method="tasks/get")] * 2, Query(), Wait(641),
+        (Create(), Wait(), Renew(), Wait(), *[Fault(kind="code -32000", method="tasks/get")] * 3, Query(), Wait(641),
          Query(), Wait()),
     ),
     "a task that a caller finds again is denied once": History(

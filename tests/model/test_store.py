@@ -18,8 +18,8 @@ from gateway.store.redis_command_queue import READ_AT_ONCE
 from gateway.store.redis_connection import StoreState
 from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone
 from gateway.store.shared_owners import SharedOwn
-from gateway.store.shared_tasks import SharedSessions
-from gateway.tasks.session_indexes import Session
+from gateway.store.shared_tasks import SharedTasks
+from gateway.tasks.session_indexes import Session, Sessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 
@@ -39,7 +39,8 @@ class Rig:
         self.failures: list[str] = []
         self.index = config.IndexLimits()
         self.store = self.store_at(SETTINGS)
-        self.sessions = SharedSessions(self.index, loop.time, self.store)
+        self.sessions = Sessions(self.index, loop.time)
+        self.shared = SharedTasks(self.sessions, self.store)
 
     def store_at(self, settings: config.StoreSettings) -> RedisStore:
         store = RedisStore(settings, self.failures.append)
@@ -49,7 +50,7 @@ class Rig:
     async def start(self, tell_all: Callable[[], Iterator[None]] | None = None) -> None:
         self.redis.state = ""
         await self.redis.become("well")
-        await self.store.start(tell_all or self.sessions.tell_all)
+        await self.store.start(tell_all or self.shared.tell_all)
         await asyncio.sleep(1)
 
     async def outage(self, state: str, *during: Callable[[], object]) -> None:
@@ -135,21 +136,23 @@ async def test_what_ends_while_the_store_fails_is_told_when_it_is_back(rig: Rig,
     await rig.start()
     rig.see("t-1", "t-2")
     await asyncio.sleep(1)
-    await rig.outage(state, lambda: rig.lose("t-1"), lambda: rig.sessions.lose_many(rig.session()))
+    await rig.outage(state, lambda: rig.lose("t-1"), lambda: rig.shared.lost_many(KEY))
     assert sorted(rig.entries()) == sorted([there("t-2"), entry_of_gone("t-1"), DOUBT])
     await rig.outage(state, lambda: rig.sessions.drop_all(KEY))
     assert not rig.redis.sets
 
 
 @on_a_clock_of_its_own
-async def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing_store_must_hear_of(rig: Rig) -> None:
-    """Any stranger can ask his server for any id. 10,001 of them made it forget that another's tasks were in doubt."""
+async def test_what_any_stranger_can_do_displaces_nothing_that_a_failing_store_must_hear_of(rig: Rig) -> None:
+    """He can ask for any id, and end his sessions: 10,001 made it forget that another's tasks were in doubt."""
 
     def many() -> None:
-        rig.sessions.lose_many(rig.session())
-        stranger = rig.session(KEY._replace(session=b"a stranger's"))
+        rig.shared.lost_many(KEY)
+        stranger = KEY._replace(session=b"a stranger's")
+        rig.session(stranger)
         for number in range(10_001):
-            stranger.record.deny(f"never-{number}", rig.sessions.now(), is_asking=False)
+            rig.sessions.observe(stranger, Observation(denied=f"never-{number}"))
+            rig.sessions.drop_all(KEY._replace(session=b"stranger %d" % number))
 
     await rig.start()
     rig.see("t-1")
@@ -237,7 +240,7 @@ async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> Non
         session = rig.session()
         session.clear()
         with patch.object(rig.loop, "select", wraps=rig.loop.select) as select:
-            await rig.sessions.catch_up(session)
+            await rig.shared.catch_up(session)
         assert len(session.record.index.stale) == entries
         return select.call_count
 
@@ -314,10 +317,10 @@ async def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard(rig: Rig) 
     await rig.start()
     session = rig.session()
     rig.put(*map(there, ("t-1", "t-2", "t-3")))
-    await rig.sessions.catch_up(session)
+    await rig.shared.catch_up(session)
     await rig.outage("wiped")
     rig.put(there("t-4"))
-    await rig.sessions.catch_up(session)
+    await rig.shared.catch_up(session)
     assert "t-4" in session.record.index.stale
 
 
@@ -328,7 +331,7 @@ async def test_a_value_that_comes_after_the_session_was_cleared_says_nothing(rig
     assert name is not None
     rig.redis.values[name.encode()] = b'{"filtered_here":false,"methods":[]}'
     session = rig.session()
-    work = asyncio.ensure_future(rig.sessions.catch_up(session))
+    work = asyncio.ensure_future(rig.shared.catch_up(session))
     await asyncio.sleep(WIRE_S)
     session.clear()
     await work

@@ -19,7 +19,7 @@ FAULTS: Final = faults({
     "a request that was put off is not repeated": (r"(?<=pause_s = )refused\.retry_after_s", "None"),
     # ---- what is marked ----
     "notifications mark nothing": (r"\w+\.of_notification\(\w+\)", "None"),
-    "an answer to a client marks nothing": (r"(?<=for task, raw in )said\.shown(?=:\n\s+if not \(said)", "()"),
+    "an answer to a client marks nothing": (r"(?<=for task, raw in )said\.shown(?=:\n\s+if said\.is_told)", "()"),
     "a mark is made at the request, not at the answer": (
         r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
     ),
@@ -32,9 +32,9 @@ FAULTS: Final = faults({
     ),
     "a client that is told the same renews the task as of when it is told": (r"max\(asked, \w+\.told\.as_of\)", "now"),
     "a notification that says the same renews the task": (r"\w+\.told\.as_of(?= if asked is None else)", "now"),
-    "a result that makes a task marks nothing": (r"record\.mark\(said\.made, .*", "pass"),
+    "a result that makes a task marks nothing": (r"self\.mark\(said\.made, .*", "pass"),
     "the method of the request that made a task is forgotten": (r"(?<=now, method=)said\.method", "None"),
-    "a new session finds no task again": (r"(?<=if )key\.has_credentials(?= and self\._find_again)", "False"),
+    "a new session finds no task again": (r"(?<=if )key\.has_credentials(?= and self\._limits)", "False"),
     "a renewed token finds no task again": (r"(?<=if )key\.session(?=:\n\s+owners\.)", "False"),
     # ---- which answer is newer ----
     "of two answers that overlap the last one is believed": (r"(?<=\]\[)told\.asked <= since\.came(?=\])", "False"),
@@ -64,12 +64,9 @@ FAULTS: Final = faults({
     "-32601 ends asking by id for good": (r"now\.at \+ interval_s", 'float("inf")'),
     "any error about a task denies it": (r"code not in _DENIALS", "False"),
     "one denial takes a task away": (r"\*\(_DENIALS if may_be_there else \(\)\)", ""),
-    "after one failure a task is left out": (r"(?<=is_elsewhere else )FAILURES_MAX", "1"),
+    "after one failure a task is left out": (r"(?<=stale\.failed >= )FAILURES_MAX", "1"),
     "one denial takes away what a query names": (r"(?<=may_be_there = )known is None or ", "known is not None and "),
     "one denial takes away what another session has shown": (r"(?<=None or known\.raw) or known\.stale", ""),
-    "after one failure what another session has shown is left out": (
-        r"FAILURES_ELSEWHERE_MAX(?= if is_elsewhere)", "1"
-    ),
     "what was put off is never asked for again": (r"self\._finds_all = True", "pass"),
     "a 404 to a client ends its session": (
         r"self\._sessions\.refuse\(self\._sessions\.find\(caller\.key\)\)", "self._sessions.drop_all(caller.key)"
@@ -78,7 +75,7 @@ FAULTS: Final = faults({
     "a status that refuses a cursor fails the list": (r"cursor is not None and refused\.status >= 400", "False"),
     "an empty cursor is always the end": (r"(?<=is_last = )cursor is None", "not cursor"),
     "an empty cursor is never the end": (r"(?<=if )cursor == _EMPTY(?=:)", "False"),
-    "two tasks prove an order": (r"(?<=_orders < )ORDERS_MIN", "2.0"),
+    "two tasks prove an order": (r"(?<=_instants < )INSTANTS_MIN", "2"),
     "empty and shorter pages prove an order": (r"page_size > 0 and self\._page_size in \(None, page_size\)", "True"),
     "a balancer's cookie tells who asks": (r"_OF_BALANCERS\.fullmatch\(pair\)", "False"),
     "a request beside others that is refused with 409 fails the list": (r"(?<=elif )refused\.status in _BUSY", "False"),
@@ -101,7 +98,7 @@ FAULTS: Final = faults({
     "each session that sees a task counts it": (r"hash\(\(key\.server, task_id\)\)", "hash((*key, task_id))"),
     "an answer to a client ends no task": (r"(?<=for shown, raw in )said\.shown", "()"),
     "an answer to a client ends a refusal": (
-        r"(?=self\.renew\(before, asked)", "self.known.refused = 0; "
+        r"(?=index\.stamp\(known, )", "self.known.refused = 0; "
     ),
 })  # fmt: skip
 
@@ -123,16 +120,18 @@ STDIO: Final = faults({
 })  # fmt: skip
 
 FLEET: Final = faults({
-    "a replica hears nothing from the others": (r"(?<=for each in )said(?=:\n\s+if each\.id is None)", "()"),
+    "a replica hears nothing from the others": (
+        r"(?<=for update in )updates_in\(some\)(?=:\n\s+if update\.id is None)", "()"
+    ),
     # A store that is back gets only what is new.
     "nothing is told again": (r"(?=for count, \(of_all, server\) in)", "return\n    "),
     "nobody tells that a task is gone": (
         r"(?<=if )now\.denied not in \(0, was\.denied\)(?=:)", "False",
-        r"(?<=is not None and )denied not in entries", "False",
+        r"(?<=said\.denied is not None and )is_unknown(?=:)", "False",
     ),
     # The entries of a caller who is refused are dropped.
     "a refusal at one replica is one for all": (
-        r"(?=session\.record\.known\.refused = self\.now)", "self._shared.drop(session.key); "
+        r"(?=session\.record\.known\.refused = self\.now)", "self.replicas.ended({session.key}); "
     ),
 })  # fmt: skip
 
@@ -181,10 +180,7 @@ FINDERS: Final[dict[str, int | str]] = {
     "after one failure a task is left out": "a task is asked for, and once that fails",
     "one denial takes away what a query names": "a task that a query names is denied once",
     "one denial takes away what another session has shown": "a task that a caller finds again is denied once",
-    "after one failure what another session has shown is left out": (
-        "a task that a caller finds again is asked for, and once that fails"
-    ),
-    "what was put off is never asked for again": "a task that a caller finds again is asked for, and twice that fails",
+    "what was put off is never asked for again": "a task that a caller finds again is asked for, and thrice that fails",
     "a 404 to a client ends its session": "there is no route for a stream",
     "an error that refuses a cursor fails the list": "a cursor is refused once with -32000",
     "a status that refuses a cursor fails the list": "a cursor is refused once with 400",

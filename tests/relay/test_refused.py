@@ -34,8 +34,7 @@ def kept(rig: Rig) -> dict[str, Any]:
     sessions = app._sessions
     told = [pool.context.cors for pool in app._pools.of.values()]
     notes = {
-        "stored": [session.key for session in sessions._stored.all()],
-        "in use": list(sessions._unaccepted),
+        "stored": [session.key for session in sessions.stored.all()],
         "servers": list(sessions.servers._said.all()),
         "drifts": [
             len(pool.context.drift.sessions) for pool in app._pools.of.values() if len(pool.context.drift.sessions)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from gateway.tasks.index import GROUP_BYTES, size_of
 from gateway.tasks.reconciliation import Record
 
-_EVENTS: Final = ("tell", "mark", "answered", "page_answered", "forget", "begin_crawl", "end_crawl")
+_EVENTS: Final = ("observe", "mark", "answered", "page_answered", "forget", "begin_crawl", "end_crawl")
 
 
 def faults(record: Record) -> Iterator[str]:

@@ -60,12 +60,12 @@ class Play:
 
     def made(self, task_id: str = "t", tool: str = "render", key: Key = ANN, **more: Any) -> None:
         said = Observation(made=task_id, made_as=seen_as(raw(task_id, **more)), tool=tool)
-        self.lives.take_in(key, said)
+        self.lives.observe(key, said)
 
     def shown(self, status: str, task_id: str = "t", key: Key = ANN, how: str = "", **more: Any) -> None:
         tasks = [seen_as(raw(task_id, status, **more))]
         said = Observation(tasks, is_listed=how == "listed", is_told_to_all=how == "to all")
-        self.lives.take_in(key, said)
+        self.lives.observe(key, said)
 
     def told(self, status: str, key: Key = ANN) -> None:
         self.lives.told(key, [parse(raw("t", status))])
@@ -74,10 +74,10 @@ class Play:
         self, task_id: str = "t", key: Key = ANN, asked_s: float | None = None, method: str = "tasks/get"
     ) -> None:
         asked = Moment(0, self.now_s if asked_s is None else asked_s)
-        self.lives.take_in(key, Observation(denied=task_id, method=method), asked)
+        self.lives.observe(key, Observation(denied=task_id, method=method), asked)
 
     def ended(self, task_id: str, asked_s: float) -> None:
-        self.lives.take_in(ANN, Observation(ended=task_id), Moment(0, asked_s))
+        self.lives.observe(ANN, Observation(ended=task_id), Moment(0, asked_s))
 
     def passes(self, seconds: float) -> None:
         """Time passes, and nothing is seen; the gateway sweeps once a second."""
@@ -219,7 +219,7 @@ def test_what_was_asked_before_a_life_was_first_seen_does_not_end_it(play: Play)
     data = b'{"jsonrpc":"2.0","id":1,"result":{}}'
     said = begin(request, Moment(0, NOW_S)).read(data, jsonrpc.parse(data))
     assert said.observation is not None
-    play.lives.take_in(ANN, said.observation, said.asked)
+    play.lives.observe(ANN, said.observation, said.asked)
     play.counts("render started 2", "render lost 1", "render working 1")
     play.denied()
     play.counts("render started 2", "render lost 2")
@@ -365,7 +365,7 @@ def test_what_a_reload_has_taken_away_did_not_happen_backwards() -> None:
         for number in range(count):
             for upstream in ("up", "stays"):
                 said = Observation(made=f"{number}", made_as=seen_as(raw(f"{number}")), tool="render")
-                metrics.lives.take_in(ANN._replace(server=ServerKey(upstream)), said)  # type: ignore[union-attr]
+                metrics.lives.observe(ANN._replace(server=ServerKey(upstream)), said)  # type: ignore[union-attr]
 
     def created(upstream: str) -> list[int]:
         [row] = (seen.tasks() or {})[upstream]
@@ -403,13 +403,13 @@ def test_whatever_is_told_each_life_begins_once_and_ends_once(steps: list[Any]) 
         elif what == "told":
             lives.told(key, [parse(data)])
         elif what == "made":
-            lives.take_in(key, Observation(made=task_id, made_as=seen_as(data), tool=tool))
+            lives.observe(key, Observation(made=task_id, made_as=seen_as(data), tool=tool))
         elif what in ("shown", "listed"):
-            lives.take_in(key, Observation([seen_as(data)], is_listed=what == "listed"))
+            lives.observe(key, Observation([seen_as(data)], is_listed=what == "listed"))
         elif what == "denied":
-            lives.take_in(key, Observation(denied=task_id, method="tasks/get"))
+            lives.observe(key, Observation(denied=task_id, method="tasks/get"))
         else:
-            lives.take_in(key, Observation(ended=task_id))
+            lives.observe(key, Observation(ended=task_id))
         assert all(age_s(lives, series) >= 0 for series, began in lives.live.items() if began)
     play.passes(10)
     for tool in {tool for _, tool, _ in lives.counts}:

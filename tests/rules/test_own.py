@@ -45,14 +45,10 @@ class Own(OwnTasks):
         return [name for name in names if self.owns(self.owners_of(key), name)]
 
 
-def test_of_too_many_the_oldest_that_has_ended_goes() -> None:
-    own, owners = Own(), OwnTasks.owners_of(Own(), KEY)
-    names = [f"t-{number}" for number in range(IDS_OF_SESSION)]
-    own.made(KEY, *names)
-    for name in ("t-7", "t-5"):
-        own.end_task(owners, name)
-    own.made(KEY, "a", "b", "c")
-    assert own.of_key(KEY, "t-5", "t-7", "t-0", "t-1", "a", "b", "c") == ["t-1", "a", "b", "c"]
+def test_of_too_many_the_first_goes() -> None:
+    own = Own()
+    own.made(KEY, *(f"t-{number}" for number in range(IDS_OF_SESSION)), "a", "b", "c")
+    assert own.of_key(KEY, "t-0", "t-1", "t-2", "t-3", "a", "b", "c") == ["t-3", "a", "b", "c"]
     for _ in range(50):
         own.sweep()
     assert len(own.makings) == IDS_OF_SESSION
@@ -85,7 +81,7 @@ def test_however_much_ends_no_turn_is_long(ends: str) -> None:
         own.made(KEY, *(f"t-{number}" for number in range(IDS_OF_SESSION)))
         before = len(own.makings)
         own.end_all(KEY)
-        own.stored.take_out(own.owners_of(KEY)[1])
+        own.stored.remove(own.owners_of(KEY)[1])
         assert len(own.makings) == before
         assert own.of_key(KEY, "t-0", "t-9999") == []
     turns, before = 0, 0
@@ -101,7 +97,7 @@ def test_what_an_owner_that_left_had_is_the_next_makers() -> None:
     own = Own()
     own.made(KEY, "1", "2")
     for owner in own.owners_of(KEY):
-        own.stored.take_out(owner)
+        own.stored.remove(owner)
     own.made(OTHER, "1")
     own.made(KEY, "2")
     for _ in range(3):

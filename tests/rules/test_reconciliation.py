@@ -9,11 +9,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from gateway.mcp.task import Moment, Stamp
-from gateway.tasks.index import GONE_MAX, Named
-from gateway.tasks.reconciliation import CHANGES, MARKS_MAX, Listing, News, Record
+from gateway.tasks.index import GONE_MAX
+from gateway.tasks.reconciliation import CHANGES, MARKS_MAX, Listing, Record
 
 
 def at(order: int) -> Moment:
@@ -28,27 +27,7 @@ def test_the_table_of_the_design_is_what_the_code_does() -> None:
     text = (Path(__file__).parents[2] / "docs/design.md").read_text()
     rows = [line.strip("|").split("|") for line in text.split("| it says, ")[1].split("\n\n")[0].splitlines()[2:]]
     said = {cells[0].strip(): tuple(cell.strip() for cell in cells[1:]) for cells in rows}
-    assert said == {news.value: tuple(change.value for change in changes) for news, changes in CHANGES.items()}
-    assert {*CHANGES} == {*News}
-
-
-@pytest.mark.parametrize("before", ["nothing", "denied", "seen", "found", "gone"])
-def test_a_task_that_is_marked_again_is_marked_as_it_would_be(before: str) -> None:
-    once, again = Record(), Record()
-    for record in (once, again):
-        match before:
-            case "denied":
-                record.mark("a", at(1), Named.BY_ERROR)
-            case "seen" | "gone":
-                record.mark("a", at(1))
-            case "found":
-                record.find("a", at(1))
-        if before == "gone":
-            record.index.set(replace(record.index.entries["a"], told=stamp(1, 1)))
-    once.mark("a", at(2))
-    assert again.mark_again("a", at(2)) is (before == "seen"), "else more changes than when"
-    if before == "seen":
-        assert again.index.stale == once.index.stale
+    assert said == {news: tuple(change.value for change in changes) for news, changes in CHANGES.items()}
 
 
 def test_too_many_marks_are_a_doubt() -> None:

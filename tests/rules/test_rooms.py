@@ -58,7 +58,7 @@ DECIDES: Final = {
     "query": ("criteria", "cursor"),
     "owners": ("eviction",),
     "tasks": ("exchange_observer", "index", "lifecycle_counts", "reconciliation"),
-    "refresh": ("planning",),
+    "refresh": ("listing_order", "planning"),
     "upstream": ("caller_identity_drift",),
     "stdio": ("line_splitter",),
 }

@@ -11,6 +11,7 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.ids_in_messages import Made
 from gateway.mcp.task import Moment, Stamp, Written
 from gateway.mcp.task_observations import Observation
+from gateway.owners.task_owners import OwnTasks
 from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Pending, begin
 from gateway.tasks.session_indexes import Session, Sessions
@@ -37,7 +38,7 @@ def told(*task_ids: str) -> Observation:
 
 
 def sessions(clock: Clock, **limits: Any) -> Sessions:
-    return Sessions(config.IndexLimits(**limits), CapabilityCache(clock), clock)
+    return Sessions(config.IndexLimits(**limits), clock)
 
 
 def stored(store: Sessions, key: Key) -> Session:
@@ -79,10 +80,10 @@ async def test_a_poll_that_shows_what_the_index_has_is_a_use() -> None:
     stored(store, OTHER)
     for _ in range(3):
         clock.now += 9
-        store.take_in(KEY, asked_by_client(store, "tasks/get").read(said, jsonrpc.parse(said)))
+        store.note(KEY, asked_by_client(store, "tasks/get").read(said, jsonrpc.parse(said)))
     assert store.find(KEY) is session and store.find(OTHER) is None
     stored(store, OTHER)
-    store.take_in(KEY, asked_by_client(store, "tasks/get").read(said, jsonrpc.parse(said)))
+    store.note(KEY, asked_by_client(store, "tasks/get").read(said, jsonrpc.parse(said)))
     stored(store, KEY._replace(session=b"a third", identity=b"stranger"))
     assert store.find(KEY) is session and store.find(OTHER) is None
 
@@ -124,7 +125,7 @@ def test_what_initialize_said_stays_while_a_client_polls_a_task_that_no_query_ha
     said = b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t-1","status":"working"}}'
     for _ in range(26 * 6):
         clock.now += 600
-        store.take_in(KEY, begin(request, store.now()).read(said, jsonrpc.parse(said)))
+        store.note(KEY, begin(request, store.now()).read(said, jsonrpc.parse(said)))
     assert store.servers.get(KEY, is_use=False) is not None
 
 
@@ -136,7 +137,7 @@ async def test_an_end_costs_the_same_however_many_sessions_there_are(what: str, 
 
     def lines(others: int) -> int:
         clock = Clock()
-        store = Sessions(config.IndexLimits(), CapabilityCache(clock), clock, apart)
+        store = Sessions(config.IndexLimits(), clock, OwnTasks if apart else None)
         for number in range(others):
             key = Key(ServerKey("research"), b"/mcp", b"%d" % number, b"who-%d" % number, b"kin", True)
             stored(store, key)

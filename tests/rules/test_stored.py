@@ -36,7 +36,7 @@ def test_what_goes_and_what_stays(steps: list[tuple[str, int, int]]) -> None:
             used = [(now, thing, size) for at, thing, size in plain if now - at >= IDLE_S and thing.queries]
             plain = [each for each in plain if now - each[0] < IDLE_S] + used
         elif what == "take out":
-            stored.take_out(number)
+            stored.remove(number)
             plain = [each for each in plain if each[1].key != number]
         elif what == "query":
             things[number].queries = value % 2
@@ -58,4 +58,4 @@ def test_what_goes_and_what_stays(steps: list[tuple[str, int, int]]) -> None:
         for group in range(3):
             assert set(stored.of_group(group)) == {thing for thing in there.values() if thing.key % 3 == group}
         assert set(stored.of_group("all")) == {*there.values()}
-        assert not there or stored._by_key._groups.keys() == {"all", *(number % 3 for number in there)}
+        assert not there or stored._groups.keys() == {"all", *(number % 3 for number in there)}

@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 
-from gateway.store.redis_command_queue import Ending, PendingEnds
 from tests.launch import eventually
 from tests.redis_process import Store
 from tests.relay.messages import call
@@ -184,16 +183,3 @@ async def test_more_entries_at_one_place_than_are_read_at_once_are_read_once(
         await eventually(lambda: shows(other, caller, [made] if float(place) > 1e10 else []), "an answer")
         assert [await other.sample("store_failures_total", why=why) for why in ("slow", "unreachable")] == [0, 0]
         assert await other.serves()
-
-
-def test_ended_sessions_displace_nothing_else_that_a_failing_store_must_hear_of() -> None:
-    """Any stranger can end sessions. 10,000 ends made it forget that a task of somebody else's had gone."""
-    owed = PendingEnds()
-    gone, doubt = Ending("of the victim", (b"gone",), (b"there",)), Ending("of another", (b"doubt",), (b"doubt",))
-    owed.add([gone, doubt])
-    for number in range(20_000):
-        owed.add([Ending(f"of stranger {number}")])
-    taken = owed.take()
-    assert taken[-2:] == [gone, doubt]
-    assert len(taken) <= 10_002
-    assert not owed.take()
