@@ -74,7 +74,6 @@ def _made(made: Json) -> str:
 
 
 LINES: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
-    "redirect": ("address", str),
     "revision": ("revision", str),
     "server": ("server", lambda server: f"{server['name']} {server['version']}".strip() or "it has no name"),
     "tasks": ("tasks", _can),

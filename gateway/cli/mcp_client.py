@@ -1,7 +1,7 @@
 """An MCP client of one session: requests out, results in.
 
 In: an address and header fields. Out: results; or `NotAnswered`, whose message names the address and what to do.
-Always: fields go to one origin only; sessions that it opened are deleted when it closes, but for one in which a tool
+Always: fields go to one address only; sessions that it opened are deleted when it closes, but for one in which a tool
 may work; every answer has a limit of bytes, and whoever asks has one of time.
 """
 
@@ -26,12 +26,11 @@ from gateway.transport.tls_certificates import trusting, unreachable
 REVISION: Final = "2025-11-25"
 ANSWER_BYTES_MAX: Final = 64 * 2**20
 DEPTH_MAX: Final = 100  # of JSON. To compare or to write a deeper value can end in a RecursionError
-REDIRECTS_MAX: Final = 5
 RESUMED_MAX: Final = 50  # times that one answer is fetched on, where a server closes its streams
 RETRY_S_MAX: Final = 5.0
 CLOSING_S: Final = 3.0
 _numbers: Final = count(1)  # the ids of requests: a command has one session for all clients
-_PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
+_PATHS: Final = ("/mcp", "/", "/api/mcp")  # where servers often are
 _LOOK_S: Final = 3.0  # for each request that looks for the reason of a failure
 
 
@@ -217,14 +216,14 @@ class Client:
             return message if message is not None and (message.is_response or message.answers(-1)) else bytes(body)
         for _ in range(RESUMED_MAX):
             last_id, retry_s = "", 1.0
-            async for event in events(response):
-                if event.is_endpoint:
-                    return b"the first event of HTTP+SSE (2024-11-05)"
-                message = jsonrpc.parse(event.data or b"") if event.is_message else None
-                if message is not None and message.answers(number):
-                    return message
-                last_id = last_id if event.id is None else event.id.decode(errors="replace")
-                retry_s = retry_s if event.retry_ms is None else event.retry_ms / 1000
+            parser = sse.Parser(ANSWER_BYTES_MAX)
+            async for piece in response.content.iter_any():
+                for event in parser.feed(piece):
+                    message = jsonrpc.parse(event.data or b"") if event.is_message else None
+                    if message is not None and message.answers(number):
+                        return message
+                    last_id = last_id if event.id is None else event.id.decode(errors="replace")
+                    retry_s = retry_s if event.retry_ms is None else event.retry_ms / 1000
             response.release()
             if not last_id:
                 return b"an event stream without the answer"
@@ -237,32 +236,11 @@ class Client:
         own = {"Last-Event-ID": last_id, "Mcp-Session-Id": self.session_id, "Mcp-Protocol-Version": self.revision}
         given = {name: value for name, value in own.items() if value}
         fields = {"Accept": "application/json, text/event-stream", **self.target.fields, **given}
-        for _ in range(REDIRECTS_MAX):
-            url = URL(self.target.url, encoded=True)
-            try:
-                response = await self.http.request(method, url, json=message, headers=fields, allow_redirects=False)
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                raise NotAnswered(_unasked(self.target.url, error)) from None
-            location = response.headers.get("Location", "")
-            if response.status not in (301, 302, 307, 308) or not location:
-                return response
-            response.release()
-            there, is_here = location, False
-            with suppress(ValueError):
-                to = url.join(URL(location, encoded=True)).with_user(None).with_fragment(None)
-                there, is_here = str(to.with_query(None)), to.origin() == url.origin()  # a query may have a token
-            if not is_here:
-                words = f"redirects to {shown(there)}, which is another origin: nothing was sent there"
-                raise NotAnswered(f"{self.target.url} {words}", 300)
-            self.target = self.target._replace(url=str(to))
-        raise NotAnswered(f"{self.target.url} redirects again and again", 300)
-
-
-async def events(response: aiohttp.ClientResponse) -> AsyncIterator[sse.Event]:
-    parser = sse.Parser(ANSWER_BYTES_MAX)
-    async for piece in response.content.iter_any():
-        for event in parser.feed(piece):
-            yield event
+        url = URL(self.target.url, encoded=True)
+        try:
+            return await self.http.request(method, url, json=message, headers=fields, allow_redirects=False)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise NotAnswered(_unasked(self.target.url, error)) from None
 
 
 def _unasked(url: str, error: BaseException) -> str:
@@ -306,8 +284,10 @@ async def declared_list(client: Client, said: Json) -> Any:
 
 async def _why(client: Client, command: str, refused: NotAnswered) -> str:
     url, status = client.target.url, refused.status
-    if client.target.socket is not None or status in (0, 300):
+    if client.target.socket is not None or not status:
         return str(refused)
+    if said := misplaced(status, refused.fields.get("Location", ""), url, "") if status < 400 else "":
+        return f"{url} {said}"
     if status in (401, 403):
         asks = one_line(refused.fields.get("WWW-Authenticate", "it does not say which"))
         bring = "Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"
@@ -317,10 +297,6 @@ async def _why(client: Client, command: str, refused: NotAnswered) -> str:
     others = [other for path in _PATHS if (other := str(URL(url).with_path(path))) != url]
     if there := " or ".join([f"taskgate {command} {other}" for other in others if await _is_mcp(client, other)]):
         return f"{url} is not MCP, but another path of it is: {there}"
-    for old, where in ((url, ""), (str(URL(url).with_path("/sse")), " is not MCP, but /sse there")):
-        if await _is_old(client, old):
-            speaks = f"{url}{where} speaks HTTP+SSE of 2024-11-05, the old transport, and not Streamable HTTP"
-            return f"{speaks}: taskgate passes it on, and filters nothing there"
     hint = f"; {said}" if (said := misplaced(status, "", url, URL(url).path)) else ""  # of a 404
     return f"{refused}{hint}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there."
 
@@ -332,15 +308,3 @@ async def _is_mcp(client: Client, url: str) -> bool:
     except (NotAnswered, TimeoutError) as refused:
         return isinstance(refused, NotAnswered) and refused.status in (401, 403)
     return True
-
-
-async def _is_old(client: Client, url: str) -> bool:
-    """Whether this is the stream of the transport of 2024-11-05, by its first event."""
-    fields = {**client.target.fields, "Accept": "text/event-stream"}
-    with suppress(aiohttp.ClientError, TimeoutError):
-        async with asyncio.timeout(_LOOK_S), client.http.get(url, headers=fields, allow_redirects=False) as response:
-            if response.status == 200 and response.content_type == "text/event-stream":
-                async for event in events(response):
-                    if event.data is not None:
-                        return event.is_endpoint
-    return False

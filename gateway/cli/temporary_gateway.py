@@ -11,7 +11,6 @@ from typing import Final
 
 from aiohttp import web
 from msgspec.structs import replace
-from yarl import URL
 
 from gateway import config
 from gateway.app import App
@@ -27,8 +26,7 @@ async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIter
     """The session of a client through a gateway, which works in this process. Raises ConfigError, StartError."""
     target = client.target
     with TemporaryDirectory(prefix="taskgate-") as folder:
-        url = str(URL(target.url, encoded=True).with_query(None))  # requests have it: a redirect may have brought it
-        settings = config.for_upstream(url, f"unix:{folder}/gateway", None)
+        settings = config.for_upstream(target.url, f"unix:{folder}/gateway", None)
         upstream = replace(settings.upstreams[0], tls=config.UpstreamTls(ca=target.ca), socket=target.socket)
         app = App(replace(settings, admin=None, index=index, upstreams=(upstream,)))
         try:

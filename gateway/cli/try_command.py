@@ -16,7 +16,6 @@ from gateway.cli.task_table import Json, columns_of, fitted, shown, table
 from gateway.cli.temporary_gateway import behind_gateway
 from gateway.config import IndexLimits
 from gateway.errors import printable
-from gateway.http.address_rewriting import misplaced
 from gateway.mcp.task import STATUSES
 from gateway.query.criteria import capability
 from gateway.refresh.query_answer import FILTER
@@ -181,8 +180,6 @@ class Probe:
 
     async def _meet(self, client: Client) -> None:
         said = await opened(client, "try")
-        if client.target.url != self._target.url:
-            self._learn("redirect", misplaced(307, client.target.url, self._target.url, ""))
         about, can = (object_of(said.get(name)) for name in ("serverInfo", "capabilities"))
         self._learn("revision", client.revision)
         self._learn("server", {name: str(about.get(name) or "") for name in ("name", "version")})
@@ -332,7 +329,6 @@ def _count(count: int, what: str) -> str:
 
 
 WORDS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
-    "redirect": ("address", str),
     "revision": ("revision", str),
     "server": ("server", lambda fact: " ".join(filter(None, [fact["name"], fact["version"]])) or "it has no name"),
     "tasks": ("tasks", _tasks),

@@ -69,11 +69,6 @@ class Event(msgspec.Struct):
         return b"event" not in self.raw or self.field(b"event")[-1:] in ([], [b""], [b"message"])
 
     @property
-    def is_endpoint(self) -> bool:
-        """Whether its type is `endpoint`: the first event of a stream of HTTP+SSE (2024-11-05)."""
-        return b"endpoint" in self.raw and self.field(b"event")[-1:] == [b"endpoint"]
-
-    @property
     def retry_ms(self) -> int | None:
         """The reconnection time that the event sets, in milliseconds, or None."""
         values = [v for v in self.field(b"retry") if v.isdigit()] if self.whole else []

@@ -60,12 +60,13 @@ async def serve(
         return response
 
     app = web.Application(middlewares=[guarded])
-    app.cleanup_ctx.append(page.running)
     own = web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)
     app.add_routes([*own, *status_page.routes(page)])
     runner = web.AppRunner(app, access_log=None, logger=log)
     ending.push_async_callback(runner.cleanup)
     await runner.setup()
+    sampling = asyncio.create_task(page.sample())
+    ending.callback(sampling.cancel)
     assert runner.server is not None
     server = await listen(key, address, runner.server)
     ending.callback(server.close)

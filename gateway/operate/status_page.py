@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import metadata
 from itertools import count
@@ -88,19 +87,11 @@ class Page:
         self.metrics, self.read = metrics, read
         self._rates = Rates(metrics)
 
-    async def running(self, _: web.Application) -> AsyncIterator[None]:
-        """Keep the counts of the last minutes, as long as the listener runs."""
-
-        async def sample() -> None:
-            while True:
-                await asyncio.sleep(SLOT_S)
-                self._rates.sample()
-
-        task = asyncio.create_task(sample())
-        yield
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    async def sample(self) -> None:
+        """Keep the counts of the last minutes, until it is cancelled."""
+        while True:
+            await asyncio.sleep(SLOT_S)
+            self._rates.sample()
 
     def status(self) -> dict[str, Any]:
         metrics, facts = self.metrics, self.read()

@@ -39,13 +39,10 @@ from tests.relay.http1 import Message
 from tests.relay.messages import (
     TASKS_CAPABILITY,
     answer,
-    chunk,
     dumps,
-    event,
     fault,
     response,
     result,
-    stream,
 )
 from tests.relay.rig import body, own
 from tests.tools import open_terminal
@@ -152,7 +149,7 @@ async def test_every_fact_is_what_the_server_is_like(name: str) -> None:
     cost = {"tasks": len(live), "bytes": len(dumps({"tasks": live, "_meta": meta}))}
     assert all(facts[way] == cost | {"asked": facts[way]["asked"]} for way in ("first", "again", "later"))
     assert (facts["revision"], facts["server"]) == ("2025-11-25", {"name": "", "version": ""})
-    assert not {"created", "by_hand_later", "others_see", "redirect"} & facts.keys()
+    assert not {"created", "by_hand_later", "others_see"} & facts.keys()
     assert facts["statuses"] == Counter(task["status"] for task in listed)
     assert facts["tasks"] == TASKS_CAPABILITY and facts["session"].startswith("none")
     assert (facts["change"], facts["gateway_agrees"], facts["may_be_cut"]) == (False, True, kind.cut is not None)
@@ -254,23 +251,6 @@ async def test_a_list_whose_cursors_come_again_is_no_long_list(cursors: list[str
     async with at(server) as url:
         status, text = await said("try", url)
     assert (status, "repeats a cursor of tasks/list: its pages have no end" in text) == (2, True), text
-
-
-@pytest.mark.parametrize("to", ["/mcp?key=1", "/mcp/?key=1#here", "http://me:secret@AUTHORITY/mcp?key=1"])
-@pytest.mark.parametrize("command", ["try", "tasks"])
-async def test_a_redirect_to_an_address_with_a_query_is_followed_to_the_end(command: str, to: str) -> None:
-    """The gateway in front was to have it as its url, which has no query: `--upstream: expected ...`."""
-    server = filled()
-
-    async def script(request: Message, peer: Peer) -> bytes | None:
-        if b"?key=1" in request.target:
-            return await server(request, peer)
-        there = to.replace("AUTHORITY", (request.value(b"host") or b"").decode())
-        return response(b"", b"Location: " + there.encode(), status=b"307 Temporary Redirect")
-
-    async with at(script) as url:
-        status, text = await said(command, url)
-    assert (status, "secret" in text) == (0, False), text
 
 
 async def test_what_a_server_sends_cannot_steer_a_terminal() -> None:
@@ -447,21 +427,15 @@ async def test_progress_on_a_terminal_is_gone_when_it_is_done() -> None:
         assert "page 1," not in as_json and json.loads(as_json)["helps"]
 
 
-def old(path: str, request: Message, kind: bytes = b"endpoint") -> bytes:
-    if (request.method, request.target.decode()) != (b"GET", path):
-        return response(b"", status=b"405 Method Not Allowed")
-    return stream() + chunk(event(b"/messages?session_id=1", b": welcome", b"event: " + kind))
-
-
 OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
     "a web page": (lambda _: response(b"<html>", b"Content-Type: text/html"), "This is not MCP over HTTP"),
     "another host": (
         lambda _: response(b"", b"Location: http://localhost:1/mcp", status=b"307 Temporary Redirect"),
-        "redirects to http://localhost:1/mcp, which is another origin: nothing was sent there",
+        "redirects to http://localhost:1/mcp: put that into url",
     ),
     "another host, with a token": (
         lambda _: response(b"", b"Location: https://u:p@localhost/mcp?t=1#f", status=b"307 Temporary Redirect"),
-        "redirects to https://localhost/mcp, which is another origin: nothing was sent there",
+        "redirects to https://localhost/mcp: put that into url",
     ),
     "a redirect to nowhere": (
         lambda _: response(b"", status=b"307 Temporary Redirect"),
@@ -469,22 +443,12 @@ OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
     ),
     "an address that is none": (
         lambda _: response(b"", b"Location: mailto:x", status=b"307 Temporary Redirect"),
-        "redirects to mailto:x, which is another origin",
+        "answered initialize with 307 Temporary Redirect",
     ),
     "a login": (
         lambda _: response(b"", b'WWW-Authenticate: Bearer resource_metadata="//[x"', status=b"401 Unauthorized"),
         'asks for a login (401): Bearer resource_metadata="//[x". Bring a token: --header-file FILE',
     ),
-    "a circle": (
-        lambda _: response(b"", b"Location: /mcp", status=b"308 Permanent Redirect"),
-        "redirects again and again",
-    ),
-    "HTTP+SSE": (lambda request: old("/mcp", request), "/mcp speaks HTTP+SSE of 2024-11-05, the old transport"),
-    "HTTP+SSE at another path": (
-        lambda request: old("/sse", request),
-        "is not MCP, but /sse there speaks HTTP+SSE of 2024-11-05, the old transport",
-    ),
-    "other events": (lambda request: old("/mcp", request, b"hello"), "This is not MCP over HTTP"),
     "no words of HTTP": (lambda _: b"SSH-2.0-x\r\n\r\n", "does not answer in HTTP"),
     "a login without words": (
         lambda _: response(b"", status=b"401 Unauthorized"),
