@@ -1,6 +1,5 @@
 """What people read: tasks as a table, and text as wide as a terminal. Control characters are escaped."""
 
-import os
 import shutil
 import textwrap
 import time
@@ -29,14 +28,10 @@ def columns_of(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def fitted(text: str, stream: TextIO, is_good: bool | None = None) -> str:
-    """A line, in several if a terminal is not so wide; `is_good` makes it green or yellow there, but for NO_COLOR."""
-    if (columns := columns_of(stream)) is None:
-        return text
-    lines = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
-    if is_good is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return lines
-    return f"\033[1;{32 if is_good else 33}m{lines}\033[0m"
+def fitted(text: str, stream: TextIO) -> str:
+    """A line, in several if a terminal is not so wide."""
+    columns = columns_of(stream)
+    return textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False) if columns else text
 
 
 def table(tasks: list[Json], columns: int | None = None, marks: Mapping[str, str] | None = None) -> Iterator[str]:

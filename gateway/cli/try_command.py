@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, NamedTuple
 
 from gateway.app import App
-from gateway.cli import command_line, created_tasks
+from gateway.cli import command_line
 from gateway.cli.mcp_client import Client, NotAnswered, Target, declared_list, object_of, one_line, opened, value_of
 from gateway.cli.task_table import Json, columns_of, fitted, shown, table
 from gateway.cli.temporary_gateway import behind_gateway
@@ -26,6 +26,7 @@ CUTS: Final = (50, 100)  # lists of so many tasks, without a cursor, may have be
 _ENOUGH: Final = (25, 120)  # tasks to make: most servers have ten a page, others a hundred
 _UNLISTED: Final = "not in the server's own list"
 OPENED: Final = "opened, deleted in the end"
+_MAKES: Final = ("optional", "required")  # what a tool says of tasks that can make them
 CRITERIA: Final = {"status": list(UNFINISHED)}
 SHOWN_MAX: Final = 10  # tasks that `--create` shows
 _BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER}: status={','.join(UNFINISHED)}"
@@ -83,9 +84,8 @@ async def trial(given: Namespace) -> int:
             ended = [] if probe.unfinished or made.get("status") in (None, *UNFINISHED) else [one_line(how)]
             stay = f"taskgate --upstream {given.url}" if given.url else f"taskgate stdio -- {target.command}"
             hints = [*[_BY_HEADER] * bool(given.url), f"To stay in front of it: {stay}"] if helps else []
-            said = fitted(printable(words), sys.stdout, bool(helps))
-            hints, ended = ([fitted(printable(each), sys.stdout) for each in some] for some in (hints, ended))
-            print("\n".join([said, *hints, "", *probe.lines, *listed, *ended]))
+            said, ended = ([fitted(printable(each), sys.stdout) for each in some] for some in ([words, *hints], ended))
+            print("\n".join([*said, "", *probe.lines, *listed, *ended]))
         return {True: 0, False: 1, None: 2}[helps] if status is None else status
 
 
@@ -161,10 +161,10 @@ class Probe:
             made, given = list[str](), self._given
             if given.create:
                 if given.count > 1:  # "later" is after one change, as a client mostly asks
-                    made += await created_tasks.make(client, guarded, given, given.count - 1, self.show)
+                    made += await created(client, guarded, given, given.count - 1, self.show)
                     await asyncio.sleep(index.max_age)
                     await guarded.page(CRITERIA)
-                made += await created_tasks.make(client, guarded, given, 1, self.show)
+                made += await created(client, guarded, given, 1, self.show)
             await asyncio.sleep(index.max_age)
             await self._filtered("later", guarded, app)
             second = await self._read(client)
@@ -236,6 +236,67 @@ class Probe:
         same = not changed and not made
         unfinished = [task for task in second.tasks if task.get("status") in UNFINISHED]
         self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(unfinished) if same else None)
+
+
+async def created(
+    client: Client, through: Client, given: Namespace, count: int, show: Callable[[str], None]
+) -> list[str]:
+    """The ids of so many new tasks in the session of `client`; `show` shows how far it is.
+
+    Raises NotAnswered, which says what the tool takes, if the server does.
+    """
+    takes, ids = await _taken(client, given), list[str]()
+    client.is_left_open = True
+    while len(ids) < count:
+        show(f"making task {len(ids) + 1:,} of {count:,}")
+        try:
+            made = await through.ask("tools/call", {"name": given.create, "arguments": given.arguments, "task": {}})
+        except NotAnswered as refused:
+            raise NotAnswered(f"{refused}{takes}") from None
+        task_id = object_of(made.get("task")).get("taskId")
+        if not isinstance(task_id, str):
+            said = _list(made.get("content") if made.get("isError") else None)
+            words = " ".join(str(object_of(part).get("text", "")) for part in said)
+            why = f": {one_line(words)}" if words else ". Does it make tasks? In FastMCP it needs task=True"
+            raise NotAnswered(f"the tool {given.create} made no task: it answered at once{why}{takes}")
+        ids.append(task_id)
+    return ids
+
+
+async def _taken(client: Client, given: Namespace) -> str:
+    """What the tool takes, in words, if `tools/list` says so. Raises NotAnswered if no call can succeed."""
+    name, page = given.create, Json()
+    with suppress(NotAnswered):
+        page = await client.ask("tools/list", {})
+    tools = {str(tool.get("name")): tool for tool in map(object_of, _list(page.get("tools")))}
+    makers = [tool for tool in tools.values() if object_of(tool.get("execution")).get("taskSupport") in _MAKES]
+    known = f"These make tasks: {one_line(', '.join(map(_signature, makers)))}" if makers else ""
+    if tools and name not in tools and not page.get("nextCursor"):
+        raise NotAnswered(f"the server has no tool {name}. {known or 'None says that it makes tasks'}")
+    if (tool := tools.get(name)) is None:
+        return ""
+    if makers and tool not in makers:
+        raise NotAnswered(f"the tool {name} makes no task. {known}")
+    takes = f". It takes: {one_line(_signature(tool))}"
+    if missing := [each for each in _required(tool) if each not in given.arguments]:
+        raise NotAnswered(f"--arguments: the tool {name} needs {one_line(', '.join(missing))}{takes}")
+    return takes
+
+
+def _signature(tool: Json) -> str:
+    """A tool with the arguments that it takes: `work(topic: string, depth?: number)`."""
+    schema, required = object_of(tool.get("inputSchema")), _required(tool)
+    kinds = ((name, object_of(kind).get("type")) for name, kind in object_of(schema.get("properties")).items())
+    taken = (f"{name}{'?' * (name not in required)}{f': {kind}' * isinstance(kind, str)}" for name, kind in kinds)
+    return f"{tool.get('name')}({', '.join(taken)})"
+
+
+def _required(tool: Json) -> list[str]:
+    return [name for name in _list(object_of(tool.get("inputSchema")).get("required")) if isinstance(name, str)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def seen_by_others(mine: ByHand, theirs: list[Json]) -> str | None:

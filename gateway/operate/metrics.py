@@ -67,11 +67,7 @@ _HISTOGRAMS: Final[dict[str, tuple[str, str]]] = {
     ),
     "crawl_duration_seconds": ("Time that a crawl took.", "upstream"),
 }
-# Counters by what is known before it happens: one that begins at 1 hides its first event from `rate`.
-_KNOWN: Final = {
-    "connections_refused": "connections_max descriptors",
-    "tls_handshake_failures": "broken certificate cipher client_left not_tls plain_http timeout version",
-}
+_REASONS: Final = "broken certificate cipher client_left not_tls plain_http timeout version"  # of failed handshakes
 _OF_ONE: Final = ("drifting_requests", "crawl_pages", "connections_refused", "tls_handshake_failures", "store_failures")
 _BY_UPSTREAM: Final = ("crawl_pages", "spared_requests", "spared_bytes", "drifting_requests")
 
@@ -157,8 +153,9 @@ class Metrics(Collector):
         self._spans = {name: defaultdict[Any, list[float]](lambda: [0] * (len(SECONDS) + 2)) for name in _HISTOGRAMS}
         self._durations = self._spans["request_duration_seconds"]
         self._counts = counts = {name: defaultdict[tuple[Any, ...], int](int) for name in _COUNTERS}
-        for counter, values in _KNOWN.items():
-            counts[counter].update({(value,): 0 for value in values.split()})
+        # What is known before it happens: a counter that begins at 1 hides its first event from `rate`.
+        counts["connections_refused"].update({(why,): 0 for why in ("connections_max", "descriptors")})
+        counts["tls_handshake_failures"].update({(reason,): 0 for reason in _REASONS.split()})
         self._requests, self._made, self._queries = (counts[n] for n in ("requests", "upstream_requests", "queries"))
         self._failures, self._rpc_errors = counts["failures"], counts["jsonrpc_errors"]
         self.drifted, self.crawl_page, self.connection_refused, self.handshake_failed, self.store_failed = (

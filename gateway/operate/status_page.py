@@ -34,11 +34,11 @@ _HEADERS: Final = {
 _ICONS: Final = {**_HEADERS, "Cache-Control": "max-age=86400"}  # needed when the gateway does not answer any more
 
 _LIMITS: Final = {
-    "index_bytes": ("Memory of all indexes", "bytes"),
-    "index_sessions": ("Sessions with an index", ""),
-    "connections": ("Connections of clients", ""),
-    "queries_in_flight": ("Filtered lists at once", ""),
-    "held_bytes": ("Buffers", "bytes"),
+    "index_bytes": ("Memory of all indexes", "bytes", "memory"),
+    "index_sessions": ("Sessions with an index", "", "memory"),
+    "connections": ("Connections of clients", "", "sockets"),
+    "queries_in_flight": ("Filtered lists at once", "", "limit"),
+    "held_bytes": ("Buffers", "bytes", "limit"),
 }
 _NEAR: Final = 0.8  # of a limit, as the alert TaskgateNearLimit has it
 _LEVELS: Final = ("bad", "warn", "note", "good")
@@ -52,7 +52,6 @@ _DRIFTS_S: Final = 300.0  # so long after the last request that drifts
 _NAMES_MAX: Final = 5  # of header fields
 _WHY_CHARS_MAX: Final = 300
 _TOOL_CHARS_MAX: Final = 40  # of a tool's name, which a server or a client chose
-_LIMIT_KINDS: Final = {"index_bytes": "memory", "index_sessions": "memory", "connections": "sockets"}
 _SHOWN_MAX: Final = 3  # faults in the banner
 _PROJECT: Final = dict(url.split(", ", 1) for url in metadata("taskgate").get_all("Project-URL") or ())
 
@@ -131,7 +130,7 @@ class Page:
             ],
             "limits": [
                 {"name": name, "what": what, "unit": unit, "used": values[name], "max": values[f"{name}_max"]}
-                for name, (what, unit) in _LIMITS.items()
+                for name, (what, unit, _) in _LIMITS.items()
                 if f"{name}_max" in values
             ],
             **{name: list(getattr(metrics.recent, name)) for name in ("queries", "requests", "failures")},
@@ -247,7 +246,7 @@ def _faults(shown: Mapping[str, Any]) -> Iterator[Trouble]:
     for limit in shown["limits"]:
         if limit["max"] and limit["used"] >= _NEAR * limit["max"]:
             text = f"{limit['what']}: {100 * limit['used'] / limit['max']:.0f} % of the limit"
-            yield Trouble("warn", _LIMIT_KINDS.get(limit["name"], "limit"), text, ("limits", limit["what"]))
+            yield Trouble("warn", _LIMITS[limit["name"]][2], text, ("limits", limit["what"]))
     for name, ends_at in shown["certificates"].items():
         whose = f"The certificate {f'shown to {name}' if name else 'of the listener'}"
         if fault := shown["invalid_certificates"].get(name):

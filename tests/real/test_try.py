@@ -198,14 +198,14 @@ async def test_a_login_is_named_with_what_the_server_says_of_it(
     bearer.write_text(f"Authorization: Bearer {TOKEN}\n")
 
     async def with_and_without_a_token(kind: str, url: str) -> None:
+        if kind in ("mounted", "localhost"):
+            assert "redirects to /mcp/: put that into url" in await refused(url)
+            url += "/"
         flags = [] if kind == "mounted" else ["--header-file", str(bearer)]
         if flags:
             said = await refused(url)
             assert "asks for a login (401): Bearer " in said and "Authorization: Bearer TOKEN" in said
         fields = {"authorization": f"Bearer {TOKEN}"}
-        if kind == "mounted":
-            assert "redirects to /mcp/: put that into url" in await refused(url)
-            url += "/"
         _, spoken = await Wire(url, http).at(**fields).initialize()
         facts = await judged(url, *flags, verdict=EMPTY_HERE, forms="JSON")
         introduced(facts, spoken, "opened, deleted")
