@@ -120,8 +120,8 @@ COMMANDS: Final = {
     "a session of a command": ("try --session x -- true", "", "go with a URL"),
     "arguments": (f"try --arguments '{{' {AT}", "", "--arguments: given '{', allowed is a JSON object"),
     "arguments in a list": (f"try --arguments [1] {AT}", "", "--arguments: given '[1]', allowed is a JSON object"),
-    "no pages": (f"try --pages 0 {AT}", "", "--pages: given '0', allowed is a whole number of 1 or more"),
-    "other pages": (f"try --pages x {AT}", "", "--pages: given 'x', allowed is a whole number of 1 or more"),
+    "no tasks": (f"try --count 0 {AT}", "", "--count: given '0', allowed is a whole number of 1 or more"),
+    "other tasks": (f"try --count x {AT}", "", "--count: given 'x', allowed is a whole number of 1 or more"),
     "no seconds": (f"try --seconds 0 {AT}", "", "--seconds: given '0', allowed is a number above 0"),
     "other seconds": (f"try --seconds nan {AT}", "", "--seconds: given 'nan', allowed is a number above 0"),
     "no URL": ("tasks 'not a url'", "", "http:// or https://"),
@@ -149,7 +149,7 @@ ADDRESSES: Final = {
     ),
     "self-signed": (
         "https://127.0.0.1:{tls}/mcp",
-        "TLS: its certificate is not trusted: self-signed certificate; --ca FILE names its authority",
+        "TLS: its certificate is not trusted: self-signed certificate; SSL_CERT_FILE=FILE names its authority",
         "TLS: its certificate is not trusted: self-signed certificate; tls.ca names its authority",
     ),
     "http-to-https": (

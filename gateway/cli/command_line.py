@@ -43,13 +43,6 @@ def checked(read: Callable[[str], Any], allows: Callable[[Any], bool], what: str
 COUNT: Final = checked(int, lambda count: count >= 1, "a whole number of 1 or more")
 
 
-def _named_file(name: str) -> config.NamedFile:
-    try:
-        return config.NamedFile.read(Path(name))
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"{name} cannot be read: {getattr(error, 'strerror', error)}") from None
-
-
 def parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
     flags = Flags(
         prog=f"taskgate {name}",
@@ -66,7 +59,6 @@ def parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
     flags.add_argument("--session", default="", metavar="ID", help="a session that exists: its tasks")
     flags.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent with each request")
     flags.add_argument("--header-file", type=Path, metavar="FILE", help="such lines: a token belongs in a file")
-    flags.add_argument("--ca", type=_named_file, metavar="FILE", help="the authority of the server's certificate")
     flags.add_argument("--seconds", type=seconds, default=60.0, metavar="N", help="take no longer (60)")
     return flags
 
@@ -78,8 +70,8 @@ def read(flags: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.N
     given.command = list(arguments[at + 1 :])
     if (given.url is None) == (not given.command):
         flags.error("one server is needed: its URL, or -- and the command that starts it")
-    if given.command and (given.session or given.header or given.header_file or given.ca):
-        flags.error("--session, --header and --ca go with a URL: a command has one session, and no headers")
+    if given.command and (given.session or given.header or given.header_file):
+        flags.error("--session and --header go with a URL: a command has one session, and no headers")
     lines = [("--header", text) for text in given.header]
     try:
         config.for_upstream(given.url or "http://localhost/", "127.0.0.1:0", None)
@@ -100,7 +92,7 @@ def read(flags: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.N
 
 
 def server(given: argparse.Namespace) -> AbstractAsyncContextManager[Target]:
-    return nullcontext(Target(given.url, given.header, given.ca)) if given.url is not None else started(given.command)
+    return nullcontext(Target(given.url, given.header)) if given.url is not None else started(given.command)
 
 
 def signalled(name: str, work: Coroutine[Any, Any, int]) -> int:

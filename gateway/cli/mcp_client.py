@@ -18,7 +18,6 @@ import msgspec
 from yarl import URL
 
 from gateway.cli.task_table import SHOWN_CHARS_MAX, Json, shown
-from gateway.config import NamedFile
 from gateway.http.address_rewriting import misplaced
 from gateway.mcp import jsonrpc, sse
 from gateway.transport.tls_certificates import trusting, unreachable
@@ -97,7 +96,6 @@ class Target(NamedTuple):
 
     url: str
     fields: Mapping[str, str] = {}
-    ca: NamedFile | None = None
     socket: str | None = None
     command: str = ""
 
@@ -107,15 +105,12 @@ class Target(NamedTuple):
 
 
 class Client:
-    """One session, or none if the server has none. Raises NotAnswered if there can be no connections."""
+    """One session, or none if the server has none."""
 
     def __init__(self, target: Target, session_id: str = "", revision: str = "") -> None:
         self.target, self.session_id, self.revision = target, session_id, revision
         self.received_bytes = 0
-        try:
-            tls = trusting(target.ca) if target.url.startswith("https:") else True
-        except OSError as error:
-            raise NotAnswered(f"--{error}") from None
+        tls = trusting(None) if target.url.startswith("https:") else True
         to = aiohttp.UnixConnector(target.socket) if target.socket is not None else aiohttp.TCPConnector(ssl=tls)
         self.http = aiohttp.ClientSession(connector=to, timeout=aiohttp.ClientTimeout())
         self._opened = self.is_left_open = False
@@ -249,7 +244,7 @@ def _unasked(url: str, error: BaseException) -> str:
     found = getattr(error, "certificate_error", getattr(error, "os_error", None))  # aiohttp's have nothing in common
     if isinstance(found, OSError):
         hint = "" if isinstance(found, ssl.SSLError | socket.gaierror) else "; is the server running there?"
-        return f"{at.host}:{at.port} cannot be reached: {unreachable(found, '--ca FILE')}{hint}"
+        return f"{at.host}:{at.port} cannot be reached: {unreachable(found, 'SSL_CERT_FILE=FILE')}{hint}"
     hint = ": is it https?" if at.scheme == "http" else ""
     if isinstance(error, aiohttp.ServerDisconnectedError | OSError):
         return f"{url} closed the connection without an answer{hint}"

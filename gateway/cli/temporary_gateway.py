@@ -27,7 +27,7 @@ async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIter
     target = client.target
     with TemporaryDirectory(prefix="taskgate-") as folder:
         settings = config.for_upstream(target.url, f"unix:{folder}/gateway", None)
-        upstream = replace(settings.upstreams[0], tls=config.UpstreamTls(ca=target.ca), socket=target.socket)
+        upstream = replace(settings.upstreams[0], socket=target.socket)
         app = App(replace(settings, admin=None, index=index, upstreams=(upstream,)))
         try:
             await app.start()

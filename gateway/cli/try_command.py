@@ -29,6 +29,7 @@ OPENED: Final = "opened, deleted in the end"
 _MAKES: Final = ("optional", "required")  # what a tool says of tasks that can make them
 CRITERIA: Final = {"status": list(UNFINISHED)}
 SHOWN_MAX: Final = 10  # tasks that `--create` shows
+PAGES_MAX: Final = 1_000  # that are read by hand
 _BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER}: status={','.join(UNFINISHED)}"
 
 
@@ -42,11 +43,11 @@ def parser() -> ArgumentParser:
         "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if\ninterrupted.",
     )
     an_object = command_line.checked(lambda text: value_of(text.encode()), lambda _: True, "a JSON object")
-    count = command_line.COUNT
     flags.add_argument("--create", metavar="TOOL", help="make a task by this tool, to see what a change costs")
-    flags.add_argument("--count", type=count, default=1, metavar="N", help="make so many, to see several pages (1)")
+    flags.add_argument(
+        "--count", type=command_line.COUNT, default=1, metavar="N", help="make so many, to see several pages (1)"
+    )
     flags.add_argument("--arguments", type=an_object, default={}, metavar="JSON", help="the tool's arguments")
-    flags.add_argument("--pages", type=count, default=1_000, metavar="N", help="read no more pages by hand (1000)")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     return flags
 
@@ -154,7 +155,7 @@ class Probe:
             self._learn("statuses", first.statuses)
             if not first.whole:
                 return
-            index = IndexLimits(pages_max=self._given.pages + 1)
+            index = IndexLimits(pages_max=PAGES_MAX + 1)
             guarded, app = await stack.enter_async_context(behind_gateway(client, index))
             for name in ("first", "again"):
                 await self._filtered(name, guarded, app)
@@ -200,9 +201,9 @@ class Probe:
             tasks += page.tasks
             pages.append(len(page.tasks))
             self.show(f"page {len(pages):,}, {len(tasks):,} tasks")
-            if len(pages) == self._given.pages:
+            if len(pages) == PAGES_MAX:
                 break
-        if page.cursor is not None and len(pages) < self._given.pages:
+        if page.cursor is not None and len(pages) < PAGES_MAX:
             raise NotAnswered(f"{client.target.name} repeats a cursor of tasks/list: its pages have no end")
         return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
 
@@ -321,7 +322,7 @@ def verdict(learned: Json) -> tuple[bool | None, str]:
         return None, "Too little is known to say."
     pages, one = hand["requests"], "this server lists all in one page"
     if not hand["whole"]:
-        return True, f"taskgate helps here: this server's list has more than {pages:,} pages. Try --pages {10 * pages}."
+        return True, f"taskgate helps here: this server's list has more than {pages:,} pages."
     if made and made["got"] and not made["listed"]:
         words = "this server's own list leaves out tasks that it has; taskgate's has them."
         return True, f"taskgate makes the list: {words}"

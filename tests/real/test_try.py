@@ -222,9 +222,9 @@ async def test_a_certificate_that_is_named(runner: Runner, python_sdk_json: Plac
         gateway.wait()
         https = gateway.origin.replace("http://127.0.0.1", f"https://{localhost()}") + "/mcp"
         assert "this port speaks TLS: use its address with https://" in await refused(f"{gateway.origin}/mcp")
-        facts = await judged(https, "--ca", str(cert), verdict=IS_TASKGATE)
-        assert facts["server"] == {"name": "python-sdk", "version": "1"} and "by_hand" not in facts
-    assert "cannot be used" in await refused("--ca", str(key), https)
+        ended = await forked("try", https, SSL_CERT_FILE=str(cert))
+        assert ended.returncode == 1 and ended.stdout.startswith(IS_TASKGATE), ended
+        assert "SSL_CERT_FILE=FILE names its authority" in await refused(https)
 
 
 def test_a_command_that_ends_at_once_ends_a_fresh_process_too() -> None:

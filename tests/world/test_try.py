@@ -227,10 +227,10 @@ async def test_a_list_is_asked_for_where_none_is_declared(can: Json) -> None:
 
 
 async def test_a_long_list_is_read_as_far_as_is_allowed() -> None:
-    server = filled()
-    verdict = "taskgate helps here: this server's list has more than 3 pages. Try --pages 30."
-    facts = await tried(server, "--pages", "3", verdict=verdict)
-    assert (facts["by_hand"]["requests"], facts["by_hand"]["whole"], "first" in facts) == (3, False, False)
+    server = Server(replace(KINDS["TypeScript SDK 1.x"], page_size=1))
+    server.fill(1_002, LIVE)
+    facts = await tried(server, verdict="taskgate helps here: this server's list has more than 1,000 pages.")
+    assert (facts["by_hand"]["requests"], facts["by_hand"]["whole"], "first" in facts) == (1_000, False, False)
 
 
 @pytest.mark.parametrize("cursors", [["a"], ["a", "b"], ["a", "b", "", "c"]])
