@@ -3,7 +3,7 @@
     taskgate4.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
     taskgate:?status=working,failed&createdAfter=2026-11-20T00:00:00Z
 
-The JSON, compressed if it is large, is an array: the criteria by their names, the place of the last task. So a cursor
+The JSON is an array: the criteria by their names, the place of the last task. So a cursor
 needs no memory here, outlives a restart and works on another replica (DESIGN 5.5). A string with another beginning may
 be the upstream's cursor. A cursor of ours that was changed, cut or lengthened is an error (DESIGN 5.4); limits come
 before work. A checksum is enough, without a signature: a forged cursor gets only what a new query gets.
@@ -14,7 +14,6 @@ split at commas; its name may also be repeated. Then names and values are percen
 
 import hashlib
 import re
-import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import a2b_qp
 from collections.abc import Sequence
@@ -30,11 +29,9 @@ ALLOWED: Final = "a nextCursor of this list, with the same criteria; else begin 
 
 _PREFIX: Final = "taskgate4."
 _OURS: Final = re.compile(r"taskgate(?:[0-9]+\.|:)")  # of any version, or spelled
-# Unpacked: the criteria, an id in JSON of at most six bytes a character, the rest.
+# Of the JSON: the criteria, an id in JSON of at most six bytes a character, the rest.
 _BYTES_MAX: Final = criteria.CRITERIA_BYTES_MAX + 6 * ID_CHARS_MAX + 1024
-_CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor that does not compress at all
-
-_SMALL_BYTES: Final = 256  # to compress what is smaller would double the cost of a cursor
+_CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor
 _BEGINNING: Final = "taskgate:"
 _SPELLED: Final = "criteria as a query string, such as `taskgate:?status=working,failed&order=asc`"
 _VALUES_MAX: Final = 2 * criteria.LIST_ITEMS_MAX
@@ -80,8 +77,7 @@ def encode(position: Position) -> str:
         if value != usual.get(name)
     }
     raw = _json.encode((given, (criteria.pack_instant(at), apart(task_id))))
-    packed = zlib.compress(raw, level=1) if len(raw) > _SMALL_BYTES else raw
-    body = _PREFIX + urlsafe_b64encode(packed).decode()
+    body = _PREFIX + urlsafe_b64encode(raw).decode()
     return f"{body}.{_checksum(body)}"
 
 
@@ -107,13 +103,10 @@ def decode(text: str) -> Position | None:
     if checksum != _checksum(body):
         refuse(text, f"unchanged, {ALLOWED}")
     try:
-        raw = urlsafe_b64decode(body[len(_PREFIX) :])
-        if not raw.startswith(b"["):  # the JSON is an array, and no compressed data begins like one
-            raw = zlib.decompressobj().decompress(raw, _BYTES_MAX)
-        return _position(_decoder().decode(raw))
+        return _position(_decoder().decode(urlsafe_b64decode(body[len(_PREFIX) :])))
     except criteria.NotAllowed as refused:
         refuse(refused.given[0].decode(), refused.allowed)
-    except (ValueError, zlib.error):  # msgspec's errors are ValueErrors
+    except ValueError:  # msgspec's errors are ValueErrors
         refuse(text, ALLOWED)
 
 

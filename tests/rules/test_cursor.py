@@ -52,7 +52,7 @@ def test_a_cursor_is_self_contained(position: Position) -> None:
 
 @pytest.mark.parametrize("filler", ["\x01", "\U0001f600", "x"])
 def test_the_largest_cursor_that_can_be_handed_out_can_be_read(filler: str) -> None:
-    """A cursor unpacks to a limited size, so everything that goes into one is limited."""
+    """A cursor has a limited size, so everything that goes into one is limited."""
     fraction = "." + "7" * 100
     bounds = {name: f"2025-11-2{day}T10:30:00{fraction}Z" for day, name in enumerate(NAMES)}
     room = CRITERIA_BYTES_MAX - len(orjson.dumps([*bounds.values(), [""]]))
@@ -76,7 +76,7 @@ def test_criteria_that_no_cursor_could_repeat_are_refused_at_once() -> None:
     assert str(CRITERIA_BYTES_MAX) in fault.allowed
 
 
-def test_a_cursor_that_unpacks_to_more_than_any_that_is_handed_out_is_refused() -> None:
+def test_a_cursor_of_more_ids_than_any_that_is_handed_out_is_refused() -> None:
     """16 MiB of task ids once took five seconds to read, and 110,000 ids 0.4 s."""
     names = sorted(f"{number:x}" for number in range(200_000))
     assert cursor.decode(like_ours((TASK_IDS, names[:LIST_ITEMS_MAX]))) is not None
@@ -137,15 +137,10 @@ UNREADABLE = [
 ]
 
 
-def sealed(packed: bytes) -> str:
-    """A cursor with a right checksum. It is not signed, so anybody can make one."""
-    body = "taskgate4." + base64.urlsafe_b64encode(packed).decode()
-    return f"{body}.{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"
-
-
 def packed(values: bytes) -> str:
-    """A cursor in the gateway's form, with any content."""
-    return sealed(values if len(values) <= 256 else zlib.compress(values, level=1))
+    """A cursor with a right checksum, and any content. It is not signed, so anybody can make one."""
+    body = "taskgate4." + base64.urlsafe_b64encode(values).decode()
+    return f"{body}.{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"
 
 
 # The criteria; the place behind which the page begins.
@@ -215,13 +210,13 @@ FORGED: dict[tuple[int | str, ...], list[object]] = {
         *UNREADABLE,
         *(like_ours((path, value)) for path, values in FORGED.items() for value in values),
         *(packed(SAID[:-1] + b",null]"), packed(SAID[:-1] + b",1]"), packed(orjson.dumps(orjson.loads(SAID)[:-1]))),
-        sealed(zlib.compress(SAID)[:-20]),
+        packed(zlib.compress(SAID)),
         # nothing like it
-        *(sealed(b""), sealed(b"x"), packed(b""), packed(b"[]"), packed(b"{}"), packed(b"null"), packed(b"[]" * 2)),
-        *(packed(b"[" * 100_000), packed(b"[" * 100_000 + b"]" * 100_000), packed(SAID * 2), packed(b" " * (64 << 20))),
+        *(packed(b""), packed(b"x"), packed(b"[]"), packed(b"{}"), packed(b"null"), packed(b"[]" * 2)),
+        *(packed(b"[" * 100_000), packed(b"[" * 100_000 + b"]" * 100_000), packed(SAID * 2), packed(b" " * (1 << 20))),
         *(packed(b"\xff"), packed(b'["\xff"]'), packed(b'["\\ud800"]')),
         *(packed(SAID.replace(b"working", odd)) for odd in (b"\xff", b"\\ud800")),
-        packed(SAID.replace(b"working", b"w" * (17 << 20))),
+        packed(SAID.replace(b"working", b"w" * (1 << 20))),
     ],
     ids=lambda text: text[10:20],
 )
@@ -237,12 +232,9 @@ def test_a_forged_cursor_is_refused(text: str) -> None:
         like_ours((STATUS, ["failed", "working", "failed"])),
         packed(SAID.replace(b",", b", ")),
         packed(SAID.replace(b"working", b"\\u0077orking")),
-        sealed(zlib.compress(SAID) + b"x"),
-        *(sealed(zlib.compress(SAID, level)) for level in (0, 1, 6, 9)),
     ],
 )
 def test_a_cursor_that_says_the_same_in_another_way_says_the_same(text: str) -> None:
-    """Another build or level of zlib packs otherwise. The list once began anew for such a cursor."""
     assert cursor.decode(text) == POSITION
 
 

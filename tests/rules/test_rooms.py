@@ -69,7 +69,7 @@ DECIDING: Final = [ROOT / room / f"{name}.py" for room, names in DECIDES.items()
 ALLOWED: Final = {
     "base64", "binascii", "bisect", "collections", "collections.abc", "contextlib", "datetime",
     "difflib", "enum", "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re", "typing",
-    "urllib.parse", "zlib", "httptools", "msgspec", "orjson",
+    "urllib.parse", "httptools", "msgspec", "orjson",
 }  # fmt: skip
 BUILTINS: Final = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 CLOCKS: Final = {"now", "utcnow", "today"}
