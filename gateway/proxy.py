@@ -16,8 +16,7 @@ import asyncio
 from time import perf_counter
 
 from gateway.config import Config
-from gateway.downstream.client_request import ClientGone
-from gateway.downstream.exchange import Exchange
+from gateway.downstream.exchange import ClientGone, Exchange
 from gateway.errors import GatewayError, without_frames
 from gateway.mcp.client_message import ClientMessage
 from gateway.operate.access_log import AccessLog

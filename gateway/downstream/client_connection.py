@@ -43,9 +43,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from gateway.config import Limits
-from gateway.downstream.client_request import ClientGone
-from gateway.downstream.client_response import write_refusal
-from gateway.downstream.exchange import Exchange
+from gateway.downstream.exchange import ClientGone, Exchange, write_refusal
 from gateway.errors import without_frames
 from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.request_parser import Head, Refusal, RequestEvent, RequestReader

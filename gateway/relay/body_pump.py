@@ -11,8 +11,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from gateway.downstream.client_request import ClientRequest
-from gateway.downstream.exchange import Exchange
+from gateway.downstream.exchange import ClientRequest, Exchange
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.header_fields import EVENT_STREAM, JSON
 from gateway.relay.body_taps import Inspector, Tap, inspected_at_once, tap_for

@@ -14,8 +14,7 @@ from typing import Any, Final, Literal
 
 from gateway.caller_identity import VARYING, Key, network, proof, rate_limit_key, telling, who
 from gateway.config import Config, Upstream
-from gateway.downstream.client_request import ClientRequest
-from gateway.downstream.exchange import Exchange
+from gateway.downstream.exchange import ClientRequest, Exchange
 from gateway.downstream.host_origin_check import HostCheck
 from gateway.errors import Loop, NoUpstream
 from gateway.http.address_rewriting import Move, misplaced
