@@ -1,8 +1,7 @@
 """Servers.
 
 upstream_set            all of them, through reloads; probes of what is down, and health checks
-connection_pool         the connections to one, and the exchanges on them
-server_connection       one of these: the request out, the response in
+connection_pool         the connections to one: the request out, the response in; the pool of all
 dial                    a new connection: addresses in turn, Unix sockets, TLS
 health                  the state of an upstream: not asked yet, up or down
 own_requests            requests of the gateway's own
