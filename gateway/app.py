@@ -19,7 +19,7 @@ from time import monotonic_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.config import Address, Config, ConfigError
-from gateway.downstream import host_origin_check, listener
+from gateway.downstream import client_connection, host_origin_check
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.operate import admin_listener, log_format, observers, status_page
 from gateway.operate.metrics import Gauge
@@ -93,8 +93,9 @@ class App:
         self._guards = guards_of(config.guards, clock)
         self._server: asyncio.Server | TlsServer | None = None
         self._apply(built)
+        serves = self._proxy.handle, config.limits, self._buffers, self._proxy.heads
         counts = self.metrics.connection_refused, self.metrics.handshake_failed
-        self._listener = listener.Listener(self._proxy.handle, config.limits, self._buffers, self._proxy.heads, *counts)
+        self._listener = client_connection.Listener(*serves, *counts)
         self.metrics.gauges.append(self._gauges)
         self._listens_at = config.listen  # with the port really taken, once it listens
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
@@ -158,7 +159,7 @@ class App:
             log.info("serving", extra={"address": address, "upstream": upstream.name, **page_at, **hint})
         for why in host_origin_check.exposed(config):
             log.info("open to other machines", extra={"why": why})
-        self._listener.connections_max = listener.connections_kept(config.limits.connections_max)
+        self._listener.connections_max = client_connection.connections_kept(config.limits.connections_max)
         return "; ".join([f"clients use {', '.join(addresses)}", *(f"the page is {page}" for page in page_at.values())])
 
     def _facts(self) -> status_page.Facts:
@@ -185,7 +186,7 @@ class App:
             self._failed.sweep()
             if self.metrics.lives is not None:
                 self.metrics.lives.sweep()
-            if listener.are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
+            if client_connection.are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
 
     def _sweep_servers(self) -> None:
@@ -209,7 +210,7 @@ class App:
         self._listener.heads.end()
         self._listener.handle, self._listener.heads = self._proxy.handle, self._proxy.heads
         self._listener.limits = config.limits
-        self._listener.connections_max = listener.connections_kept(config.limits.connections_max)
+        self._listener.connections_max = client_connection.connections_kept(config.limits.connections_max)
         self._buffers.resize(config.limits.held_bytes_max)
         self._pools.probe()
         self.metrics.reloaded()

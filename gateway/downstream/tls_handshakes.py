@@ -12,8 +12,7 @@ import socket
 import ssl
 from typing import Any, Final
 
-from gateway.downstream.client_connection import ClientConnection
-from gateway.downstream.listener import Listener
+from gateway.downstream.client_connection import ClientConnection, Listener
 from gateway.errors import without_frames
 from gateway.http.request_parser import Refusal, other_protocol
 

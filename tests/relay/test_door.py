@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from gateway.downstream.listener import TURNED_AWAY_MAX
+from gateway.downstream.client_connection import TURNED_AWAY_MAX
 from tests.bench.proc import rss_bytes
 from tests.launch import Gateway, Gateways, eventually, held_port, port_of
 from tests.peer import Client, Peer

@@ -11,7 +11,7 @@ import tracemalloc
 
 import pytest
 
-from gateway.downstream.listener import TURNED_AWAY_MAX
+from gateway.downstream.client_connection import TURNED_AWAY_MAX
 from gateway.errors import Overloaded
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Buffers, Reservation
 from tests.bench.proc import rss_bytes
@@ -329,7 +329,7 @@ async def test_a_stripped_field_does_not_poison_the_index_of_who_sends_it(rig: R
 
 
 def test_descriptors_are_raised_as_far_as_they_go(caplog: pytest.LogCaptureFixture) -> None:
-    from gateway.downstream.listener import connections_kept
+    from gateway.downstream.client_connection import connections_kept
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

@@ -21,9 +21,8 @@ import pytest
 from gateway.config import Limits
 from gateway.downstream import client_connection
 from gateway.downstream import tls_handshakes as handshakes
-from gateway.downstream.client_connection import State
+from gateway.downstream.client_connection import Listener, State
 from gateway.downstream.exchange import Exchange
-from gateway.downstream.listener import Listener
 from gateway.http.header_fields import Headers
 from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import may_vary
