@@ -136,10 +136,6 @@ class Headers:
             removed = _HOP_BY_HOP.union(self.tokens(b"connection")) - _ESSENTIAL
         return self.of([field for field in self._fields if field[0] not in removed])
 
-    def count(self, names: frozenset[bytes]) -> int:
-        """How many fields are called one of `names`."""
-        return len(self.named(names))
-
     def with_values(self, names: frozenset[bytes], values: Iterable[bytes]) -> "Headers":
         """The fields, with other values in those called one of `names`, in their order."""
         each = iter(values)

@@ -232,10 +232,10 @@ class ConnectionHeads(Generic[Kept]):
         self.scope = scope
         self.added: dict[CachedHead[Kept], None] = {}  # the oldest first
 
-    def find(self, data: bytes) -> tuple[Kept, Values, int, int] | Cut | None:
+    def find(self, data: bytes, bytes_max: int) -> tuple[Kept, Values, int, int] | Cut | None:
         """What was kept of the head at the beginning of `data`, its values, its size, and that of its body.
 
-        If it did not come before, the head, cut; None if that takes too much, or has not all come.
+        If it did not come before, the head, cut; None if that takes too much, has not all come, or exceeds `bytes_max`.
         """
         heads: HeadCache[Kept]
         heads, entry = self.owner.heads, self._last
@@ -250,7 +250,8 @@ class ConnectionHeads(Generic[Kept]):
             if found is None:
                 return cut
             self._last = entry
-        assert entry is not None
+        if entry is None or found[2] > bytes_max:
+            return None
         if entry.turn != heads.turn:
             entry.turn = heads.turn
             heads.entries.move_to_end((entry.adder.scope, entry.pieces))
@@ -265,7 +266,7 @@ class ConnectionHeads(Generic[Kept]):
         heads.learn(headers)
         if cut.varies is not heads.varies or not heads.has_come(key) or key in heads.entries:
             return False
-        if headers.count(cut.varies.names) != len(cut.values):
+        if len(headers.named(cut.varies.names)) != len(cut.values):
             return False
         entry = CachedHead(cut, headers.uncounted_bytes, kept, self, heads.turn)
         return entry.length(cut.values) == length and heads.keep(entry)

@@ -168,14 +168,11 @@ class RequestReader(MessageReader):
     def _head(self) -> Head | None:
         """The next head, if it came before, or is whole. Raises Refusal."""
         data, at, heads = self._pending, self._at, self._cached_heads
-        found = heads.find(data) if not at and type(data) is bytes and heads is not None else None
+        found = heads.find(data, self._bytes_max) if not at and type(data) is bytes and heads is not None else None
         if found is not None and not isinstance(found, Cut):
-            known, values, size_bytes, body_bytes = found
-            if size_bytes <= self._bytes_max:
-                self._at = size_bytes
-                before: Head = known.head
-                return before.again(values, body_bytes, known)
-            found = None
+            known, values, self._at, body_bytes = found
+            before: Head = known.head
+            return before.again(values, body_bytes, known)
         if self.state == "BETWEEN":
             if data[at] in b"\r\n":
                 self._at = at = _EMPTY_LINES.match(data, at).end()  # type: ignore[union-attr]  # always matches

@@ -119,15 +119,12 @@ class ResponseReader(MessageReader):
 
     def head(self) -> ResponseHead | None:
         """The next head, if it is whole; else its bytes are kept. Raises BadResponse for one that cannot pass."""
-        data, heads = self._pending, self._cached_heads
-        found = heads.find(data) if not self._at and type(data) is bytes and heads is not None else None
+        data, at, heads = self._pending, self._at, self._cached_heads
+        found = heads.find(data, self._bytes_max) if not at and type(data) is bytes and heads is not None else None
         if found is not None and not isinstance(found, Cut):
             kept: ResponseHead
-            kept, values, size_bytes, length = found
-            if size_bytes <= self._bytes_max:
-                self.values, self._at, self.stated_bytes = values, size_bytes, length
-                return kept
-            found = None
+            kept, self.values, self._at, self.stated_bytes = found
+            return kept
         try:
             raw = self._raw_head()
         except TooMuch as error:

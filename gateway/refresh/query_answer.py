@@ -321,7 +321,7 @@ class Answerer:
         faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in bad.faults]
         said = jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(bad), {"errors": faults})
         reply.hold(len(said))
-        reply.refuse(said, jsonrpc.INVALID_PARAMS)
+        reply.send(said, jsonrpc.INVALID_PARAMS)
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
         name, page = caller.key.upstream, answer.page

@@ -278,11 +278,8 @@ class HttpReply:
     async def drain(self) -> None:
         await self._exchange.connection.drain()
 
-    def refuse(self, data: bytes, code: int) -> None:
+    def send(self, data: bytes, code: int | None = None) -> None:
         self._exchange.error_code = code
-        self.send(data)
-
-    def send(self, data: bytes) -> None:
         self._caller.accept()
         if not self.streaming:
             self._exchange.response.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)

@@ -134,12 +134,9 @@ class StdioReply:
     def hold(self, size_bytes: int) -> None:
         self.reservation.grow(self.request_bytes + size_bytes)
 
-    def refuse(self, data: bytes, code: int) -> None:
-        self.error_code = code
-        self.send(data)
-
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, code: int | None = None) -> None:
         """Send the response, or an error: that goes out room or not, for nothing else would tell the client."""
+        self.error_code = code
         if not self._ended:
             self.outlet.insist(data)
             self._ended = True

@@ -149,7 +149,7 @@ class StdioProxy:
             failed = error if isinstance(error, GatewayError) else Internal()
             if failed is not error:
                 log.exception("a request could not be handled", extra={"method": "tasks/list"})
-            reply.refuse(failed.message(message.id), failed.code)
+            reply.send(failed.message(message.id), failed.code)
             without_frames(error)
         finally:
             reservation.close()

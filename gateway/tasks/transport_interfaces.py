@@ -72,11 +72,8 @@ class Reply(Protocol):
     def forward(self, data: bytes) -> None:
         """Send a message ahead of the response. After the response it does nothing."""
 
-    def send(self, data: bytes) -> None:
-        """Send the response message, which ends the reply. `hold` has room for a large one."""
-
-    def refuse(self, data: bytes, code: int) -> None:
-        """As `send`, for an error of that code."""
+    def send(self, data: bytes, code: int | None = None) -> None:
+        """Send the response, which ends the reply; an error with its code. `hold` has room for a large one."""
 
 
 @dataclass(slots=True)

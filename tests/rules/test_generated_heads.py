@@ -222,7 +222,7 @@ class Responses:
                 passed.learn(down, reader.values)
         reader.expect_body(head.framing)
         body = reader.body()
-        coding = head.headers.tokens(b"content-encoding")  # as body_taps.py reads it
+        coding = head.headers.tokens(b"content-encoding")  # as body_pump.py reads it
         read = coding, head.framing, head.kind, head.authenticates, head.may_name, head.held_bytes, head.minor
         state = body, reader.is_whole, reader.is_followed, reader.fault, reader.stated_bytes
         return head.status, head.reason, list(headers), down, read, head.keeps_alive, state

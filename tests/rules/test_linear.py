@@ -19,7 +19,7 @@ from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.task import TaskError
 from gateway.query import criteria, cursor, list_request
 from gateway.query.criteria import LIST_ITEMS_MAX, BadQuery, Query
-from gateway.relay.body_taps import EventTap, Inspector
+from gateway.relay.body_pump import EventTap, Inspector
 from gateway.task_ownership_guard import MAY_NAME
 from gateway.transport.memory_budget import Buffers, Reservation
 from tests.rules import plain

@@ -60,7 +60,7 @@ def keep(recall: ConnectionHeads[Any], heads: HeadCache[Any], data: bytes, kept:
 
 
 def finds(recall: ConnectionHeads[Any], data: bytes) -> bool:
-    return not isinstance(recall.find(data), Cut | None)
+    return not isinstance(recall.find(data, HEAD_BYTES_MAX), Cut | None)
 
 
 def read(pieces: list[bytes], recall: ConnectionHeads[Any] | None, heads: HeadCache[Any]) -> list[Any]:
@@ -148,7 +148,7 @@ def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
     for number in range(3 * remembered.OF_ONE_CONNECTION_MAX):
         keep(flood, source.heads, (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d" % number), "flood")
     assert len(source.heads) == remembered.OF_ONE_CONNECTION_MAX + 1
-    found = other.find(PLAIN % b"7")
+    found = other.find(PLAIN % b"7", HEAD_BYTES_MAX)
     assert found is not None
     assert found == ("kept", (b"7",), len(PLAIN % b"7"), 7)
     assert not finds(ConnectionHeads[Any](source, "b"), PLAIN % b"7"), "another way found it"
@@ -187,7 +187,7 @@ def test_the_table_is_bounded() -> None:
     assert len(source.heads) > 500
     large = (PLAIN % b"5").replace(b"Bearer t", b"Bearer " + b"x" * remembered.HEAD_BYTES_MAX)
     keep(ConnectionHeads[Any](source), source.heads, large)
-    assert ConnectionHeads[Any](source).find(large) is None
+    assert ConnectionHeads[Any](source).find(large, HEAD_BYTES_MAX) is None
 
 
 def test_a_head_that_comes_once_takes_no_memory() -> None:
