@@ -15,7 +15,7 @@ from typing import Final
 
 from gateway.caller_identity import ServerKey
 from gateway.config import Config, ConfigError, HealthCheck, Upstream
-from gateway.errors import GatewayError, UpstreamTimeout
+from gateway.errors import GatewayError
 from gateway.http.cors import Cors
 from gateway.http.parsed_head_cache import HeadCache
 from gateway.http.response_parser import ResponseHead, may_vary
@@ -156,27 +156,22 @@ async def _probe(pool: Pool, check: HealthCheck | None) -> None:
     """Probe once. What the connection or the exchange shows, the pool tells the state; a check adds what it found."""
     if pool.context.slots.is_full:  # no slot for a probe: requests under way will tell
         return
-    with suppress(GatewayError):
-        if check is None:
-            await _exchange(pool, b"OPTIONS", pool.config.url.path, _PROBE_S, is_check=False)
-        elif (status := await _exchange(pool, b"GET", check.path, check.timeout, is_check=True)) >= 500:
-            pool.state.failed(f"the health check got status {status}")
-        else:
-            pool.state.passed()
-
-
-async def _exchange(pool: Pool, method: bytes, target: str, timeout_s: float, is_check: bool) -> int:
-    """The status of the answer to a request without a body, once it is whole. Raises GatewayError."""
-    config = pool.config
+    config, method, target, timeout_s = pool.config, b"OPTIONS", pool.config.url.path, _PROBE_S
+    if check is not None:
+        method, target, timeout_s = b"GET", check.path, check.timeout
     host = config.url.authority if config.host in ("upstream", "preserve") else config.host
     head = b"%b %b HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\nUser-Agent: taskgate\r\n\r\n"
     try:
-        async with asyncio.timeout(timeout_s), pool.call(method, is_check=is_check) as call:
+        async with asyncio.timeout(timeout_s), pool.call(method, is_check=check is not None) as call:
             response = await call.send_all(head % (method, target.encode(), host.encode()), b"", None, again=True)
             while await response.body.read():
                 pass
-            return response.head.status
     except TimeoutError:
-        why = f"no whole answer to {method.decode()} {target} within {timeout_s:g} s"
-        pool.state.silent(why)
-        raise UpstreamTimeout(why) from None
+        pool.state.silent(f"no whole answer to {method.decode()} {target} within {timeout_s:g} s")
+    except GatewayError:
+        pass
+    else:
+        if check is not None and response.head.status >= 500:
+            pool.state.failed(f"the health check got status {response.head.status}")
+        elif check is not None:
+            pool.state.passed()
