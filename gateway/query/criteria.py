@@ -6,7 +6,7 @@ Source: SEP-1904, Filter Parameters and Server capabilities; DESIGN 4.2, 5.1 to 
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import islice
 from operator import attrgetter
@@ -149,16 +149,8 @@ CRITERIA: Final = {
     )
 }
 _RANGES: Final = (("createdAfter", "createdBefore"), ("lastUpdatedAfter", "lastUpdatedBefore"))
-
-
-@cache
-def names() -> Mapping[str, Criterion]:
-    return {name: criterion for criterion in CRITERIA.values() for name in (criterion.name, *criterion.aliases)}
-
-
-@cache
-def defaults() -> dict[str, Any]:
-    return {name: criterion.default for name, criterion in CRITERIA.items() if criterion.default is not None}
+NAMES: Final = {name: criterion for criterion in CRITERIA.values() for name in (criterion.name, *criterion.aliases)}
+DEFAULTS: Final = {name: criterion.default for name, criterion in CRITERIA.items() if criterion.default is not None}
 
 
 def capability(methods: tuple[str, ...]) -> bytes:
@@ -186,7 +178,7 @@ class Query:
 
     def __init__(self, **given: Any) -> None:
         """`given` are values by the names of their criteria. None stands for a criterion that is not given."""
-        self.values = defaults() | {name: value for name, value in given.items() if value is not None}
+        self.values = DEFAULTS | {name: value for name, value in given.items() if value is not None}
         value_of = self.values.get
         self.methods: frozenset[str] | None = value_of("methods")
         self.statuses: frozenset[str] | None = value_of("status")
@@ -211,7 +203,7 @@ class Query:
         return (
             (self.task_ids is None or candidate.id in self.task_ids)
             and (self.statuses is None or candidate.status in self.statuses)
-            and self.has_method(candidate.method or default_method)
+            and (self.methods is None or self.has_method(candidate.method or default_method))
             and within(self.created, candidate.created)
             and within(self.updated, candidate.updated)
         )
@@ -252,7 +244,7 @@ class Params(msgspec.Struct):
 @cache
 def _decoder(base: type[msgspec.Struct], only: bool = False) -> msgspec.json.Decoder[Any]:
     """Reads the members of `base` and the criteria; `only`: and refuses others. Of one given twice the last counts."""
-    fields = [(name, msgspec.Raw, jsonrpc.ABSENT) for name in names()]
+    fields = [(name, msgspec.Raw, jsonrpc.ABSENT) for name in NAMES]
     return msgspec.json.Decoder(msgspec.defstruct("_Read", fields, bases=(base,), forbid_unknown_fields=only))
 
 
@@ -272,7 +264,7 @@ def ignored(raw: msgspec.Raw | bytes, read: Params) -> list[str]:
 
 def misspelt(ignored: Iterable[str]) -> dict[str, str]:
     """Those of some names that are nearly criteria, each with the nearest one."""
-    plain = {name.lower(): name for name in names()}
+    plain = {name.lower(): name for name in NAMES}
     given = {name: re.sub("[_-]", "", name.lower()) for name in ignored}
     near = {name: difflib.get_close_matches(text, plain, 1, _NEAR) for name, text in given.items()}
     return {name: plain[found[0]] for name, found in near.items() if found}
@@ -300,7 +292,7 @@ def read(top: Params) -> Query | None:
 
 def _present(prefix: str, members: msgspec.Struct) -> list[Given]:
     found = []
-    for name, criterion in names().items():
+    for name, criterion in NAMES.items():
         raw = getattr(members, name)
         if raw is not jsonrpc.ABSENT and bytes(raw) != b"null":
             found.append((prefix + name, criterion, bytes(raw)))
@@ -325,8 +317,8 @@ def _in_filter(raw: bytes, faults: list[Fault]) -> list[Given]:
 def no_criterion(prefix: str, name: str, raw: bytes) -> Fault:
     """The fault of a member that is no criterion. It tells the nearest name."""
     name = shown(name, _NAME_SHOWN_MAX)
-    near = difflib.get_close_matches(name, names(), 1)
-    which = f"did you mean `{near[0]}`?" if near else "one of " + ", ".join(f"`{one}`" for one in names())
+    near = difflib.get_close_matches(name, NAMES, 1)
+    which = f"did you mean `{near[0]}`?" if near else "one of " + ", ".join(f"`{one}`" for one in NAMES)
     return fault(prefix + name, raw, f"the name of a criterion: {which}")
 
 
@@ -355,13 +347,9 @@ def query_of(given: list[Given], faults: list[Fault]) -> Query | None:
         if other is not None and other.value != value:
             faults.append(fault(parameter, raw, f"the same value as the other `{criterion.name}`"))
         values[criterion.name] = _Value(parameter, raw, value)
-    faults += _reversed_ranges(values)
+    for low, high in _RANGES:
+        if (first := values.get(low)) and (last := values.get(high)) and first.value > last.value:
+            faults.append(fault(first.parameter, first.raw, f"an instant not later than `{high}`"))
     if faults:
         raise BadQuery(faults)
     return Query(**{name: one.value for name, one in values.items()}) if values else None
-
-
-def _reversed_ranges(values: dict[str, _Value]) -> Iterator[Fault]:
-    for low, high in _RANGES:
-        if (first := values.get(low)) and (last := values.get(high)) and first.value > last.value:
-            yield fault(first.parameter, first.raw, f"an instant not later than `{high}`")

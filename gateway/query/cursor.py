@@ -17,7 +17,6 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import a2b_qp
 from collections.abc import Sequence
-from functools import cache
 from typing import Annotated, Any, Final, NoReturn, TypeAlias
 
 import msgspec
@@ -56,25 +55,21 @@ def following(position: Position, tasks: Sequence[Task]) -> Position:
 _After: TypeAlias = tuple[criteria.PackedInstant, Annotated[str, msgspec.Meta(max_length=ID_CHARS_MAX)]]
 
 
-@cache
-def _decoder() -> msgspec.json.Decoder[Any]:
-    fields = [(name, criterion.kind.packed | None, None) for name, criterion in criteria.CRITERIA.items()]
-    members = [("criteria", msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)), ("after", _After)]
-    return msgspec.json.Decoder(msgspec.defstruct("_Cursor", members, array_like=True, forbid_unknown_fields=True))
-
-
-_json = msgspec.json.Encoder(order="deterministic")
+_given = [(name, criterion.kind.packed | None, None) for name, criterion in criteria.CRITERIA.items()]
+_members = [("criteria", msgspec.defstruct("_Criteria", _given, forbid_unknown_fields=True)), ("after", _After)]
+_Cursor = msgspec.defstruct("_Cursor", _members, array_like=True, forbid_unknown_fields=True)
+_decoder: Final = msgspec.json.Decoder[Any](_Cursor)
+_json: Final = msgspec.json.Encoder(order="deterministic")
 
 
 def encode(position: Position) -> str:
     """The cursor of any page but the first."""
     assert position.after is not None
     at, task_id = position.after
-    usual = criteria.defaults()
     given = {
         name: value if (pack := criteria.CRITERIA[name].kind.pack) is None else pack(value)
         for name, value in position.query.values.items()
-        if value != usual.get(name)
+        if value != criteria.DEFAULTS.get(name)
     }
     raw = _json.encode((given, (criteria.pack_instant(at), apart(task_id))))
     body = _PREFIX + urlsafe_b64encode(raw).decode()
@@ -103,7 +98,7 @@ def decode(text: str) -> Position | None:
     if checksum != _checksum(body):
         refuse(text, f"unchanged, {ALLOWED}")
     try:
-        return _position(_decoder().decode(urlsafe_b64decode(body[len(_PREFIX) :])))
+        return _position(_decoder.decode(urlsafe_b64decode(body[len(_PREFIX) :])))
     except criteria.NotAllowed as refused:
         refuse(refused.given[0].decode(), refused.allowed)
     except ValueError:  # msgspec's errors are ValueErrors
@@ -140,7 +135,7 @@ def read_pairs(pairs: str, where: str) -> criteria.Query:
     for pair in filter(None, pairs.split("&")):
         raw_name, _, value = pair.partition("=")
         name = _decoded(raw_name, where)
-        criterion = criteria.names().get(name)
+        criterion = criteria.NAMES.get(name)
         if criterion is None:
             faults.append(criteria.no_criterion(f"{where}.", name, msgspec.json.encode(_decoded(value, where))))
         elif criterion.kind.is_list:
@@ -151,7 +146,7 @@ def read_pairs(pairs: str, where: str) -> criteria.Query:
             raise criteria.BadQuery(faults)
         if len(single) > _SINGLE_MAX:
             refuse(pairs, f"no more than {_SINGLE_MAX} values of criteria that are no lists", where)
-    listed = [(f"{where}.{name}", criteria.names()[name], msgspec.json.encode(items)) for name, items in lists.items()]
+    listed = [(f"{where}.{name}", criteria.NAMES[name], msgspec.json.encode(items)) for name, items in lists.items()]
     return criteria.query_of([*listed, *single], faults) or criteria.Query()
 
 

@@ -47,7 +47,7 @@ def faults(params: object) -> list[Fault]:
 
 def test_the_documents_and_the_reference_model_have_the_criteria_that_are_declared() -> None:
     members = json.loads(criteria.capability(("tools/call",)))
-    example, names = in_example(), set(criteria.names())
+    example, names = in_example(), set(criteria.NAMES)
     assert in_table(CLIENTS) == names
     assert in_sentence(RULES, "The criteria are ", ". They stand in") == names
     assert set(members) <= in_sentence(RULES, "4.2. The value has ", ": the object of")
