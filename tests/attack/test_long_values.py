@@ -28,6 +28,8 @@ COST_MAX: Final = 20.0  # times that of a plain value (docs/performance.md, Host
 AT_ONCE: Final = 2  # requests of which the cost is measured
 TRIES: Final = 3  # of what costs too much: another process may have done it
 RANDOM: Final = EXAMPLES // 50
+ALL_UNITS: Final = 500  # from so many examples on each value is made of all units; below, of some that are drawn
+SOME_UNITS: Final = 8
 
 # C1 controls, quotes and escapes; what splits lists, lines and targets; what is not assigned, or no character.
 UNITS: Final = (
@@ -173,7 +175,8 @@ async def _cost(rig: Rig, asked: bytes) -> tuple[float, Message]:
 
 def _values(name: str) -> Iterator[str]:
     chosen = random.Random(name)
-    for unit in (*UNITS, *("".join(chosen.choices(UNITS, k=chosen.randint(2, 50))) for _ in range(RANDOM))):
+    units = UNITS if EXAMPLES >= ALL_UNITS else chosen.sample(UNITS, SOME_UNITS)
+    for unit in (*units, *("".join(chosen.choices(UNITS, k=chosen.randint(2, 50))) for _ in range(RANDOM))):
         yield unit * (VALUE_BYTES // len(unit.encode()))
 
 

@@ -5,15 +5,12 @@ steps that only a filtering server can answer.
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
 
 from tests.real.conftest import (
     FILTER_CAPABILITY,
-    SDKS,
     Json,
     Runner,
     Steps,
@@ -42,20 +39,10 @@ class Conversations:
 
 
 @pytest.fixture(scope="module")
-def all_said(runner: Runner) -> Iterator[dict[str, Conversations]]:
-    with ExitStack() as stack:
-        servers = [stack.enter_context(runner.everything(sdk=version)) for version in SDKS]
-        gateways = [stack.enter_context(runner.gateway(server)) for server in servers]
-        begun = [start("everything", f"{server.wait()}/mcp") for server in servers]
-        begun += [start("everything", f"{gateway.wait()}/mcp", "filtered") for gateway in gateways]
-        steps = finish(*begun)
-        pairs = zip(steps[: len(SDKS)], steps[len(SDKS) :], strict=True)
-        yield {version: Conversations(*pair) for version, pair in zip(SDKS, pairs, strict=True)}
-
-
-@pytest.fixture(scope="module", params=SDKS)
-def said(request: pytest.FixtureRequest, all_said: dict[str, Conversations]) -> Conversations:
-    return all_said[request.param]
+def said(runner: Runner) -> Conversations:
+    with runner.everything() as server, runner.gateway(server) as gateway:
+        begun = start("everything", f"{server.wait()}/mcp"), start("everything", f"{gateway.wait()}/mcp", "filtered")
+        return Conversations(*finish(*begun))
 
 
 def listed(pages: list[Json]) -> list[Json]:

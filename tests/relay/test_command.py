@@ -225,11 +225,6 @@ def test_output_that_nobody_reads_is_no_error(flags: list[str]) -> None:
 TASKS = [task("t-1"), task("t-2", "completed")]
 
 
-@pytest.fixture(scope="module")
-def gateways(fresh_gateways: Gateways) -> Gateways:
-    return fresh_gateways
-
-
 @asynccontextmanager
 async def until_exit(gateways: Gateways) -> AsyncIterator[Rig]:
     """A rig whose process ends with 0 by itself, once its clients have left."""
@@ -254,9 +249,9 @@ async def draining(rig: Rig) -> None:
     await eventually(nobody_there, "no new connections")
 
 
-async def test_sigterm_lets_an_answer_in_flight_finish(gateways: Gateways) -> None:
+async def test_sigterm_lets_an_answer_in_flight_finish(fresh_gateways: Gateways) -> None:
     """It says that the connection ends: else its client might send another request, and lose it."""
-    async with until_exit(gateways) as rig:
+    async with until_exit(fresh_gateways) as rig:
         paths = ("/readyz", "/healthz")
         assert [rig.gateway.get(path)[0] for path in paths] == [200, 200]
         one, peer = await rig.begin(post(call("tools/call")))
@@ -341,7 +336,7 @@ async def test_sigterm_waits_no_longer_than_its_limit_and_what_it_cuts_does_not_
         assert await rig.gateway.exits() == 0
 
 
-async def test_sigint_ends_as_sigterm_does(gateways: Gateways) -> None:
-    async with own(gateways) as rig:
+async def test_sigint_ends_as_sigterm_does(fresh_gateways: Gateways) -> None:
+    async with own(fresh_gateways) as rig:
         rig.gateway.signal(signal.SIGINT)
         assert await rig.gateway.exits() == 0

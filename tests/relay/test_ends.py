@@ -25,6 +25,7 @@ from tests.relay.wire import chunked, request, response
 from tests.upstream import length_of
 
 KINDS: Final = ("plain", "tls", "unix")
+PLACES: Final = (("plain", "process"), ("tls", "process"), ("tls", "in_process"), ("unix", "in_process"))
 ENDS: Final = ("FIN", "close_notify", "close_notify and FIN")
 PIECE: Final = bytes(range(256)) * 1024
 
@@ -176,8 +177,7 @@ def exchanged(port: int, said: bytes, is_slow: bool = False) -> Message:
         return read.responses([b"GET"], end)[-1]
 
 
-@pytest.mark.parametrize("where", ["process", "in_process"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "where"), PLACES)
 async def test_an_answer_that_its_servers_end_follows_is_whole(
     gateways: Gateways, tls: Json, tmp_path: Path, kind: str, where: str
 ) -> None:
@@ -213,8 +213,7 @@ async def test_what_only_an_end_ends_is_whole_by_a_close_notify_alone(
     assert whole == {end: end != "FIN" for end in ENDS}
 
 
-@pytest.mark.parametrize("where", ["process", "in_process"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "where"), PLACES)
 async def test_an_upload_and_an_answer_that_the_gateways_end_follows_are_whole(
     gateways: Gateways, tls: Json, tmp_path: Path, kind: str, where: str
 ) -> None:

@@ -30,7 +30,7 @@ from tests.launch import (
 )
 from tests.tools import missing
 
-MOMENTS: Final = int(os.environ.get("START_SIGNALS", "8"))  # of each kind
+MOMENTS: Final = int(os.environ.get("START_SIGNALS", "2"))  # of each kind
 START_S: Final = 0.8  # of the processor: a little more than a start takes
 BLOCKING: Final = ("env", "--block-signal=HUP,INT,TERM")  # as the image does: no program catches a signal sooner
 SHAPES: Final = {"plain": (), "PID 1": ("unshare", "--pid", "--fork", "--kill-child")}
@@ -171,8 +171,7 @@ PRINTING: Final = [
 ]
 
 
-@pytest.mark.parametrize("buffering", ["", "1"])
-@pytest.mark.parametrize("flags", PRINTING)
+@pytest.mark.parametrize(("flags", "buffering"), [*zip(PRINTING, ("", "1") * 3, strict=True)])
 def test_an_output_that_takes_nothing_is_one_line_and_status_2(flags: str, buffering: str) -> None:
     """A traceback, or success."""
     environment = {**os.environ, "PYTHONUNBUFFERED": buffering}

@@ -13,7 +13,7 @@ from gateway.caller_identity import Key
 from gateway.config import IndexLimits
 from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
-from gateway.mcp.ids_in_messages import Made, made_by, told_of
+from gateway.mcp.ids_in_messages import Made, told_of
 from gateway.mcp.task import Moment
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_SESSION
 from gateway.owners.task_owners import OwnTasks
@@ -146,44 +146,6 @@ def test_an_id_is_found_wherever_it_stands(other: Any, part: str, path: list[str
         message = jsonrpc.parse(data)
         assert message is not None
         assert told_of(message, data) == ["x"]
-
-
-def test_what_a_request_is_about() -> None:
-    def asked(body: bytes) -> list[object]:
-        return asked_for(plain.read(body, True, True), body)
-
-    assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"x"}}') == ["x"]
-    assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get"}') == [None]
-    assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"taskId":"x"}}') == []
-    assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"taskId":"x"}}}') == []
-    assert asked(b'{"redirect_uris":[]}') == asked(b"a=b") == asked(b"") == []
-    for body in (
-        b"[]",
-        b"{",
-        b'{"jsonrpc":"2.0","method":"tasks/list"}',
-        b'{"METHOD":"x"}',
-        '{"method":1}'.encode("utf-16"),
-    ):
-        with pytest.raises(Ambiguous):
-            asked(body)
-
-
-@pytest.mark.parametrize(
-    ("result", "asks", "made"),
-    [
-        ('{"task":{"taskId":"x","ttl":1500}}', True, Made("x", 1.5)),
-        ('{"task":{"taskId":"x","ttl":null}}', True, Made("x", 0.0)),
-        ('{"task":{"taskId":"x","ttl":1e300}}', True, Made("x", 365 * DAY_S)),
-        ('{"task":{"taskId":"x"}}', False, None),
-        ('{"resultType":"task","taskId":"x"}', False, Made("x", 0.0)),
-        ('{"taskId":"x"}', True, None),
-        ('{"task":{"taskId":1}}', True, None),
-        ("[]", True, None),
-    ],
-)
-def test_what_makes_a_task(result: str, asks: bool, made: Made | None) -> None:
-    data = f'{{"jsonrpc":"2.0","id":1,"result":{result}}}'.encode()
-    assert made_by(plain.parsed(data), data, asks) == made
 
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"a":[%b],"b":"\\u006b"}}}'

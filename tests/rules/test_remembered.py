@@ -1,47 +1,18 @@
-"""A remembered head changes nothing (parsed_head_cache.py): with and without it a reader gives the same."""
+"""Which heads are remembered, how many, and for how long (parsed_head_cache.py).
+
+That it changes nothing: test_generated_heads.py.
+"""
 
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from gateway.caller_identity import VARYING
 from gateway.http import parsed_head_cache as remembered
-from gateway.http.header_fields import Headers
 from gateway.http.parsed_head_cache import ConnectionHeads, Cut, HeadCache, Onward
-from gateway.http.request_parser import Head, Refusal, RequestReader, read_head
+from gateway.http.request_parser import Head, RequestReader, read_head
 
 HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
 PLAIN = b"POST /mcp HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\nContent-Length: %b\r\n\r\n"
-# Heads that lie about their length, or seem to: each is sent behind the plain one.
-WITH_5 = PLAIN % b"5"
-LENGTHS = [*(b"+5", b"0x5", b"5 5", b"5, 5", b"05", b"00", b"", b"5 ", b"\t5", b"0" * 19 + b"5", b"9" * 20)]
-LENGTHS += [b"\0", b"-5", "5\u00b2".encode("latin-1"), b"5\r\n 5"]
-CHANGES = [
-    *((b"5\r\n", b"5\n"), (b"5\r\n", b"5\r"), (b"Host", b"Content-Length: 5\r\nHost")),
-    *((b"Host", b"Content-Length: 3\r\nHost"), (b"\r\n\r\n", b"\r\nContent-Length: 4\r\n\r\n")),
-    *((b"Host", b"Transfer-Encoding: chunked\r\nHost"), (b"Content-Length", b"CONTENT-LENGTH")),
-    *((b"Content-Length", b"content-length"), (b"Length: ", b"Length:"), (b"Length: ", b"Length:  ")),
-    *((b"Length: ", b"Length : "), (b"Bearer t", b"Content-Length: 4")),
-    *((b"Authorization: Bearer t", b"X-Content-Length: 4"), (b"/mcp", b"/mcp?Content-Length:%204")),
-    *((b"Host", b"CONTENT-LENGTH: 3\r\nHost"), (b"1.1", b"1.0"), (b"Host", b"Connection: close\r\nHost")),
-    *((b"/mcp", b"http://b/mcp"), (b"Host", b"Expect: 100-continue\r\nHost")),
-    *((b"Host", b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost"), (b"Bearer t", b"Bearer u")),
-    (b"Bearer t", b"Bearer tt"),
-]  # fmt: skip
-LIES = {ascii(length): PLAIN % length for length in LENGTHS}
-LIES |= {ascii(new): WITH_5.replace(old, new) for old, new in CHANGES}
-LIES["no body"] = b"GET /mcp HTTP/1.1\r\nHost: a\r\n\r\n"
-assert len(LIES) == len(LENGTHS) + len(CHANGES) + 1
-BODY = b"hello, this is a body"
-
-
-def told(event: Any) -> Any:
-    if isinstance(event, Head):
-        return (event.method, event.target, event.minor, list(event.headers), event.body_bytes, event.keep_alive)
-    if isinstance(event, Headers):
-        return ("end", list(event))
-    return (event.status, str(event)) if isinstance(event, Refusal) else event
 
 
 def cache() -> HeadCache[Any]:
@@ -61,41 +32,6 @@ def keep(recall: ConnectionHeads[Any], heads: HeadCache[Any], data: bytes, kept:
 
 def finds(recall: ConnectionHeads[Any], data: bytes) -> bool:
     return not isinstance(recall.find(data, HEAD_BYTES_MAX), Cut | None)
-
-
-def read(pieces: list[bytes], recall: ConnectionHeads[Any] | None, heads: HeadCache[Any]) -> list[Any]:
-    """What a reader says of pieces. With `recall` it remembers each head that may be, and finds those that came."""
-    reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, recall)
-    events: list[Any] = []
-    for piece in pieces:
-        reader.add(piece)
-        while reader.pending_bytes:
-            for event in reader.read():
-                if isinstance(event, Head) and event.cut is not None and recall is not None:
-                    kept = SimpleNamespace(head=event, onward=Onward(event.cut.varies))
-                    for _ in range(2):
-                        recall.keep(heads, event.cut, event.headers, event.body_bytes, kept)
-                if events and isinstance(event, bytes) and isinstance(events[-1], bytes):
-                    events[-1] += event
-                else:
-                    events.append(told(event))
-    return events
-
-
-def same(*messages: list[bytes]) -> None:
-    """Each message is a list of pieces. On one connection, and on one connection each, twice over."""
-    source: Any = SimpleNamespace(heads=cache())
-    for one in (*messages, [piece for message in messages for piece in message]) * 2:
-        assert read(one, ConnectionHeads(source), source.heads) == read(one, None, source.heads)
-
-
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_a_head_that_differs_is_another_head(lie: bytes) -> None:
-    for length in (b"5", b"21", b"0"):
-        plain = [PLAIN % length + BODY[: int(length)]]
-        same(plain, [lie + BODY[:5]], plain, [lie + BODY[:5]])
-        same([lie + BODY[:5]], plain, [lie + BODY[:5]], plain)
-        same(plain, [lie, BODY[:5]], [lie[:30], lie[30:] + BODY[:5]])
 
 
 def test_a_head_whose_ids_are_new_is_not_read_again() -> None:
@@ -129,7 +65,9 @@ def test_a_connection_that_ends_its_configuration_remembers_no_head_by_what_vari
 def test_the_length_is_that_of_each_message() -> None:
     source: Any = SimpleNamespace(heads=cache())
     recall: ConnectionHeads[Any] = ConnectionHeads(source)
-    read([PLAIN % b"5" + b"12345"], recall, source.heads)
+    first = read_head(PLAIN % b"5", source.heads.varies.cut(PLAIN % b"5"))
+    assert first.cut is not None
+    keep(recall, source.heads, PLAIN % b"5", SimpleNamespace(head=first, onward=Onward(first.cut.varies)))
     reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, recall)
     for length in (0, 1, 5, 9, 10, 4096):
         reader.add(PLAIN % b"%d" % length + b"x" * length)

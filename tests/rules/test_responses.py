@@ -13,7 +13,7 @@ from gateway.http.message_reader import whole_body
 from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.response_parser import BadResponse, ResponseReader, may_vary
 from gateway.transport.body_stream import Response
-from tests.rules.test_remembered import BODY, LIES, PLAIN
+from tests.rules.test_remembered import PLAIN
 
 BYTES_MAX, FIELDS_MAX = 8000, 50
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -128,35 +128,12 @@ def test_a_response_is_read_alike_wherever_it_is_split(sent: list[bytes], places
     assert read([data[at : at + 1] for at in range(len(data))], method) == read([data], method)
 
 
-# ---- heads that came before ----
-
-
-def same(*sent: list[bytes]) -> None:
-    """Each response is a list of pieces. It is read alike when its head came before: here, or elsewhere."""
-    source: Any = SimpleNamespace(heads=HeadCache(may_vary))
-    one = reader_of(source)
-    for pieces in sent * 3:
-        for method in (b"GET", b"HEAD"):
-            assert read(pieces, method, one) == read(pieces, method, reader_of(source)) == read(pieces, method)
+# ---- heads that came before: test_generated_heads.py has what a reader says of them ----
 
 
 def answer(head: bytes) -> bytes:
     """The head of a response like that of a request: the target is the reason."""
     return re.sub(rb"^\S+ (\S+) (HTTP/1\.[01])", rb"\2 200 \1", head)
-
-
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_a_head_that_differs_is_another_head(lie: bytes) -> None:
-    lie = answer(lie)
-    for length in (b"5", b"21", b"0"):
-        plain = [answer(PLAIN) % length + BODY[: int(length)]]
-        same(plain, [lie + BODY[:5]], plain, [lie, BODY[:5]], plain, [lie[:30], lie[30:] + BODY[:5]])
-        same([lie + BODY[:5]], plain)
-
-
-@given(st.lists(messages(), min_size=1, max_size=4))
-def test_generated_responses_are_read_alike_when_their_heads_came_before(sent: list[bytes]) -> None:
-    same(*([data] for data in sent))
 
 
 NEVER = {

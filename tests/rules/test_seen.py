@@ -25,10 +25,6 @@ def note(owners: Owners, key: Key, *names: str, order: int = 1, at: float = 0.0,
     owners.note(owners.owners_of(key), names, Moment(order, at), made)
 
 
-def deny(owners: Owners, key: Key, name: str, asked: int = 9, had_it: bool = False) -> None:
-    owners.deny(owners.owners_of(key), name, asked, had_it)
-
-
 def test_the_newest_ids_of_each_owner_are_kept() -> None:
     owners = Owners(IndexLimits())
     names = [f"t-{number}" for number in range(IDS_OF_SESSION + 10)]
@@ -56,21 +52,6 @@ def test_ids_go_after_a_day_without_a_use() -> None:
         note(owners, KEY, "t-1", at=number * (IDLE_S - 1))
     assert found(owners, KEY, 2 * (IDLE_S - 1)) == [["t-1"], ["t-1"]]
     assert found(owners, KEY, 3 * IDLE_S) == []
-
-
-def test_what_is_denied_is_asked_for_by_credentials_no_more_and_in_a_session_by_those_who_have_not_yet() -> None:
-    owners = Owners(IndexLimits())
-    note(owners, KEY, "t-1", "t-2", "t-3", order=5)
-    deny(owners, AGAIN, "t-1")
-    deny(owners, AGAIN, "t-3", asked=4)  # before it was there
-    deny(owners, RENEWED, "t-2")
-    assert found(owners, KEY) == [["t-1", "t-2", "t-3"], ["t-2", "t-3"]]
-    deny(owners, KEY, "t-1", had_it=True)
-    deny(owners, RENEWED, "t-2")
-    deny(owners, RENEWED, "t-2")  # three times: it has ended
-    assert found(owners, KEY) == [["t-3"], ["t-2", "t-3"]]
-    note(owners, KEY, "t-1", order=10)  # it is there again
-    assert found(owners, RENEWED) == [["t-3", "t-1"]]
 
 
 @pytest.mark.parametrize("letter", ["t", "ж"])
