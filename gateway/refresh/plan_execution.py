@@ -227,41 +227,35 @@ class Crawl(Refresh):
         If none of a sample of many is there, they are taken out (DESIGN 6.8). A list whose cursors count places omits
         tasks when others vanish while it is read; a list ordered by last update omits tasks that change.
         """
-        record, index = self._record, self._record.index
-        unseen, live = await self._unseen(began)
-        may_be_there = self._known.asks_by_id
+        record, index, may_be_there = self._record, self._record.index, self._known.asks_by_id
+        if may_be_there and len(index.unlisted) == len(index):
+            return  # no page has shown a task here: some servers' lists are always empty (DESIGN 2.4)
+        unseen = list[TaskEntry]()
+        for part in index.parts():
+            unseen += [entry for entry in part if record.is_unseen(entry, began)]
+            await asyncio.sleep(0)
+            self._check_same()
         if may_be_there and len(unseen) > _UNSEEN_MAX:
             sample = unseen[:: -(-len(unseen) // _UNSEEN_MAX)]
-            await self._ask_along([*{*sample, *live[:_UNSEEN_MAX]}], lambda told: told.order > began.order)
+            live = [entry for entry in unseen if not entry.is_terminal][:_UNSEEN_MAX]
+            asked = dict.fromkeys(entry.id for entry in (*sample, *live))
+            await self._ask_along([*asked], lambda told: told.order > began.order)
             self._check_same()
-            may_be_there = any(index.get(i) is not None for i in sample)
+            may_be_there = any(index.get(entry.id) is not None for entry in sample)
             if not may_be_there and self._sessions.replicas is not None:
                 self._sessions.replicas.lost_many(self._session.key)
         for start in range(0, len(unseen), TASKS_AT_ONCE):
-            for task_id in unseen[start : start + TASKS_AT_ONCE]:
-                if not record.is_unseen(index.get(task_id), began):
+            for entry in unseen[start : start + TASKS_AT_ONCE]:
+                if not record.is_unseen(index.get(entry.id), began):
                     continue  # it was told of meanwhile
                 if may_be_there:
-                    record.mark(task_id, self._sessions.now(), Named.TO_ALL, first=0)
+                    record.mark(entry.id, self._sessions.now(), Named.TO_ALL, first=0)
                 else:
-                    record.forget(task_id)
+                    record.forget(entry.id)
                     if self._sessions.lives is not None:
-                        self._sessions.lives.gone(self._session.key, task_id, began)
+                        self._sessions.lives.gone(self._session.key, entry.id, began)
             await asyncio.sleep(0)
             self._check_same()
-
-    async def _unseen(self, began: Moment) -> tuple[list[str], list[str]]:
-        """The ids of the tasks that this crawl should have listed and has not; and of these, the live ones."""
-        unseen, live = list[str](), list[str]()
-        if self._known.asks_by_id and len(self._record.index.unlisted) == len(self._record.index):
-            return unseen, live  # no page has shown a task here: some servers' lists are always empty (DESIGN 2.4)
-        for part in self._record.index.parts():
-            some = [entry for entry in part if self._record.is_unseen(entry, began)]
-            unseen += [entry.id for entry in some]
-            live += [entry.id for entry in some if not entry.is_terminal]
-            await asyncio.sleep(0)
-            self._check_same()
-        return unseen, live
 
     async def _recheck_unlisted(self, began: Moment) -> None:
         """Ask again for unlisted tasks where `full_crawl_interval` or a doubt demands it, but those told of lately."""

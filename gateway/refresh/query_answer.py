@@ -143,30 +143,24 @@ class Planner:
 
     async def answer(self, session: Session, caller: Caller, waiter: Waiter, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
-        came, may_be_too_large = self._sessions.now(), True
-        while True:
+        came, outcome, requests, reasons = self._sessions.now(), "index", 0, list[str]()
+        was_too_large = False
+        for _ in range(_ROUNDS_MAX):
+            plan, known = self._answer_or_plan(session, position, came), session.record.known
+            if isinstance(plan, Answer):
+                return Answer(plan.page, plan.as_of_unix_s, outcome, "; ".join(reasons) or plan.reason, requests)
+            if plan.crawl and known.outgrown and came.at < known.outgrown_until:
+                raise errors.TooLarge(known.outgrown)
             try:
-                return await self._from_index(session, caller, waiter, position, came)
+                with self._counts.plan(session.key.upstream, plan.reason):
+                    made = await self._carry_out(session, caller, waiter, position.query, plan, came)
             except Forgotten:
                 continue
             except errors.TooLarge:  # what the index had is forgotten, such as tasks that are gone
-                if not may_be_too_large:
+                if was_too_large:
                     raise
-                may_be_too_large = False
-
-    async def _from_index(
-        self, session: Session, caller: Caller, waiter: Waiter, position: Position, came: Moment
-    ) -> Answer:
-        outcome, requests = "index", 0
-        reasons: list[str] = []
-        for _ in range(_ROUNDS_MAX):
-            plan = self._answer_or_plan(session, position, came)
-            if isinstance(plan, Answer):
-                return Answer(plan.page, plan.as_of_unix_s, outcome, "; ".join(reasons) or plan.reason, requests)
-            if plan.crawl and session.record.known.outgrown and came.at < session.record.known.outgrown_until:
-                raise errors.TooLarge(session.record.known.outgrown)
-            with self._counts.plan(session.key.upstream, plan.reason):
-                made = await self._carry_out(session, caller, waiter, position.query, plan, came)
+                was_too_large = True
+                continue
             if made is None:
                 outcome = "coalesced" if outcome == "index" else outcome
             else:
