@@ -5,7 +5,6 @@ under way. Nothing is lost by a failure: with each connection, and whenever the 
 something, this replica tells everything that it knows.
 
 A connection that has ended is never replaced unseen: what the store has forgotten meanwhile would not be told again.
-One to a server that is no primary, or no longer, ends: the name may lead to another by now.
 One key is a mark, the same for all replicas. Each batch reads it: a store whose mark has changed was emptied.
 """
 

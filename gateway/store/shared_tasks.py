@@ -113,16 +113,13 @@ class SharedTasks:
             self._store.add(key, [entry_of(task_id, now.method)], [entry_of_gone(task_id)])
 
     def denied(self, key: Key, task_id: str) -> None:
-        """What passed denies a task of which nothing is known here: another replica may know it."""
         if len(task_id) <= MARKED_ID_CHARS_MAX:
             self._store.add(key, [gone := entry_of_gone(task_id)], [gone])
 
     def lost_many(self, key: Key) -> None:
-        """Many tasks of a session have gone at once, and most were not asked for."""
         self._store.add(key, [DOUBT], [DOUBT], owed=True)
 
     def ended(self, keys: set[Key]) -> None:
-        """A session was ended: another replica may have told of it by any of these keys."""
         for key in keys:
             self._store.drop(key)
 

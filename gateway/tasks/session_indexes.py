@@ -150,15 +150,15 @@ class Replicas(Protocol):
         """What is known of a task has changed."""
 
     def denied(self, key: Key, task_id: str) -> None:
-        """What passed denies a task of which nothing is known here."""
+        """What passed denies a task of which nothing is known here: others may know it."""
 
     def lost_many(self, key: Key) -> None:
         """Many tasks of a session have gone at once, and most were not asked for."""
 
     def ended(self, keys: set[Key]) -> None:
-        """A session was ended: these are its keys."""
+        """A session was ended: these are its keys. Others may know it by any of them."""
 
-    async def learn(self, session: Session) -> object:
+    async def learn(self, session: Session) -> None:
         """Learn what others have told of a session. It waits for a bounded time."""
 
 

@@ -29,13 +29,7 @@ class Own(OwnTasks):
 
     def __init__(self, limits: IndexLimits | None = None) -> None:
         self.at, order = 0.0, count(1)
-        self.told_lost: list[str] = []
-        super().__init__(
-            limits or IndexLimits(), lambda: Moment(next(order), self.at), lambda lost, _: self.told_lost.append(lost)
-        )
-
-    def _tell_lost(self, task_id: str, _owners: object) -> None:
-        self.told_lost.append(task_id)
+        super().__init__(limits or IndexLimits(), lambda: Moment(next(order), self.at), lambda *_: None)
 
     def made(self, key: Key, *names: str, ttl_s: float = 0.0) -> None:
         for name in names:
