@@ -25,7 +25,8 @@ from gateway.query.list_request import ListRequest, read
 from gateway.refresh.query_answer import PASSES, Answerer, Passes
 from gateway.relay import error_response
 from gateway.relay.body_pump import relay
-from gateway.relay.http_caller import Admission, HttpCaller, HttpReply
+from gateway.relay.http_caller import Admission, HttpCaller
+from gateway.relay.own_requests import HttpReply
 from gateway.response_inspection import Interceptor
 from gateway.task_ownership_guard import OwnTasksGuard, OwnTasksInterceptor
 from gateway.tasks.rate_and_ttl_guards import Guards

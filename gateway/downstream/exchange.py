@@ -14,13 +14,13 @@ from time import time
 from typing import Any, Final
 
 from gateway.errors import GatewayError
-from gateway.http.header_fields import DIGESTS, EVENT_STREAM, Headers
+from gateway.http.header_fields import DIGESTS, EVENT_STREAM, NO_FIELDS, Headers
 from gateway.http.request_parser import Head, Refusal
 from gateway.http.response_parser import Framing
 from gateway.mcp import jsonrpc
 from gateway.mcp.client_message import ClientMessage
 from gateway.transport.base_connection import ClientWire
-from gateway.transport.body_stream import NO_TRAILERS, Body, Response, chunk, last_chunk
+from gateway.transport.body_stream import Body, Response, chunk, last_chunk
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
 
 log = logging.getLogger("taskgate.relay")
@@ -211,7 +211,7 @@ class ClientResponse:
         self._connection.write(self._unwritten)
         self._unwritten = b""
 
-    def end(self, trailers: Headers = NO_TRAILERS) -> None:
+    def end(self, trailers: Headers = NO_FIELDS) -> None:
         if self._framing == "chunked":
             self._unwritten += last_chunk(trailers, DIGESTS if self.is_edited else ())
         self.flush()

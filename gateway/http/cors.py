@@ -10,7 +10,7 @@ invents displaces its own notes, while others have fewer. Source: the Fetch stan
 
 from typing import Final, TypeAlias
 
-from gateway.http.header_fields import Headers
+from gateway.http.header_fields import NO_FIELDS, Headers
 
 _ALLOW_ORIGIN: Final = b"access-control-allow-origin"
 _ON_ANSWERS: Final = frozenset(
@@ -20,7 +20,6 @@ _ENTRIES_MAX: Final = 1000  # of each kind
 _ORIGIN_BYTES_MAX: Final = 300  # of a name of 253 characters, its scheme and its port
 _PATH_BYTES_MAX: Final = 2000
 _FIELDS_BYTES_MAX: Final = 8000  # of what is noted of one response
-_NONE: Final = Headers()
 
 # The identity of the caller, empty for preflights; the page's origin; the path of its requests.
 _PageOfCaller: TypeAlias = tuple[bytes, bytes, bytes]
@@ -42,20 +41,20 @@ class Cors:
             return
         if status < 400 and admits:
             fields = Headers(field for field in headers if field[0].lower() in _ON_ANSWERS)
-            notes.put(client, page, fields if fields.size_bytes() <= _FIELDS_BYTES_MAX else _NONE)
+            notes.put(client, page, fields if fields.size_bytes() <= _FIELDS_BYTES_MAX else NO_FIELDS)
         elif is_success and who is None:
             notes.drop(page)
         elif not admits and who is not None:
             is_refused = status in (401, 403) and notes.get(page) is not None
             if is_refused or (is_success and self.fields(origin, target, who)):
-                notes.put(client, page, _NONE)  # a preflight says no more what this caller may read
+                notes.put(client, page, NO_FIELDS)  # a preflight says no more what this caller may read
 
     def fields(self, origin: bytes, target: bytes, who: bytes) -> Headers:
         """The fields for an answer to a request of `origin` for `target`, of the identity `who`."""
         path = target.partition(b"?")[0]
         told = self._told.get((who, origin, path))
         # An answer goes before a preflight: only an answer tells which fields a page may read.
-        return told if told is not None else self._preflights.get((b"", origin, path)) or _NONE
+        return told if told is not None else self._preflights.get((b"", origin, path)) or NO_FIELDS
 
 
 class _Shares:
@@ -82,7 +81,7 @@ class _Shares:
 
     def drop(self, page: _PageOfCaller) -> bytes:
         """Forget a page. Returns the address in whose share it was; empty if it was in none."""
-        client, _ = self.of.pop(page, (b"", _NONE))
+        client, _ = self.of.pop(page, (b"", NO_FIELDS))
         if pages := self._pages.get(client):
             pages.pop(page, None)
             if not pages:

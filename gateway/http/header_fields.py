@@ -173,3 +173,6 @@ class Headers:
         if self.repeats(name):
             fields = [field for at, field in enumerate(fields) if field[0] != name or at == first]
         return self._made(fields, {**self.by_name, name: value})
+
+
+NO_FIELDS: Final = Headers()

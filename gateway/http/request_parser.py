@@ -18,7 +18,7 @@ import httptools
 import msgspec
 
 from gateway.errors import shown, without_frames
-from gateway.http.header_fields import HEAD_END, JSON, OF_CONNECTION, Headers, fields_bytes
+from gateway.http.header_fields import HEAD_END, JSON, NO_FIELDS, OF_CONNECTION, Headers, fields_bytes
 from gateway.http.message_reader import HeadTooLarge, MessageReader, TooMuch, read_by_llhttp
 from gateway.http.parsed_head_cache import Cut, Values
 
@@ -36,7 +36,6 @@ _TOO_LARGE: Final = b"Request Header Fields Too Large"
 _SHOWN_BYTES_MAX: Final = 100
 _NEVER_TRAILERS: Final = frozenset({*OF_CONNECTION, b"upgrade"})  # llhttp obeys these in a trailer too
 _NOT_PLAIN: Final = frozenset({b"expect", b"upgrade", b"te", b"trailer", b"transfer-encoding", b"proxy-connection"})
-_NO_TRAILERS: Final = Headers()  # as nearly all requests have
 _CHUNKED: Final = -1  # in place of a body's length
 _VERSIONS: Final = "HTTP/1.1 and HTTP/1.0 are supported"
 _PROXY: Final = "it is the PROXY protocol, which is not read: turn it off in front (send-proxy, proxy_protocol)"
@@ -209,7 +208,7 @@ class RequestReader(MessageReader):
         if piece:
             events.append(piece)
         if is_whole:
-            events.append(Headers.of(self.trailers) if self.trailers else _NO_TRAILERS)
+            events.append(Headers.of(self.trailers) if self.trailers else NO_FIELDS)
             self.trailers = []
             self.state = "BETWEEN" if self._keep_alive else "OVER"
         if self._fault is not None and self.state != "OVER":  # behind the last request nothing matters

@@ -1,5 +1,4 @@
-"""The caller of a request, if it may come in: its upstream, target and header fields as they go up; and its reply to a
-filtered list.
+"""The caller of a request, if it may come in: its upstream, target and header fields as they go up.
 
 In: the head of a request. Out: what follows from them, worked out when it is first asked for.
 Always: a caller is kept for a head that comes again (parsed_head_cache.py), so nothing in it is of one request.
@@ -7,7 +6,7 @@ Always: a caller is kept for a head that comes again (parsed_head_cache.py), so 
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Literal
@@ -23,13 +22,11 @@ from gateway.http.header_fields import EVENT_STREAM, FILTER, JSON, Headers
 from gateway.http.parsed_head_cache import HeadCache, Onward
 from gateway.http.request_parser import Head
 from gateway.http.response_parser import authenticates_connection
-from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.relay.routes import Route, by_precedence
 from gateway.transport.base_connection import Links
 from gateway.transport.body_stream import Response
 from gateway.upstream.connection_pool import Pool
-from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel
 
 log = logging.getLogger("taskgate.identity")
 
@@ -123,14 +120,6 @@ class HttpCaller:
         if version in (None, LAST_REVISION) and accepts_both:
             return b""
         return b"\n".join([version or b"", *self.headers.all(b"accept")]) or b"\n"
-
-    def channel(
-        self, head: Head, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False
-    ) -> HttpChannel:
-        """A channel for requests in his name that are caused by this one; with `as_it_came`, and its own `Accept`."""
-        headers = self.headers_of(head)
-        accept = [(b"Accept", value) for value in headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
-        return HttpChannel(self.pool, self.target, headers, accept, self.misplaced, self.note_cors, on_message)
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
@@ -244,52 +233,3 @@ class Admission:
         found = [base + path for base, path in bases if base][:_ADDRESSES_TOLD_MAX]
         at = f"; at this host there are {', '.join(found)}" if found else ""
         raise NoUpstream(f"no upstream is configured for this host and path{at}")
-
-
-@dataclass(eq=False)
-class HttpReply:
-    """The response to one filtered `tasks/list`: a JSON message; or a stream, if other messages came ahead (5.7)."""
-
-    _exchange: Exchange
-    _caller: HttpCaller
-
-    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
-        return self._caller.channel(self._exchange.request.head, on_message, as_it_came)
-
-    def owe(self, requests: int) -> None:
-        if self._exchange.cost is not None:
-            self._exchange.cost.owe(requests)
-
-    @property
-    def streaming(self) -> bool:
-        return self._exchange.response.started
-
-    @property
-    def is_full(self) -> bool:
-        return self._exchange.connection.is_full
-
-    def hold(self, size_bytes: int) -> None:
-        self._exchange.request.hold(size_bytes)
-
-    def forward(self, data: bytes) -> None:
-        if not self._exchange.response.finished:
-            self._event(data)
-
-    async def drain(self) -> None:
-        await self._exchange.connection.drain()
-
-    def send(self, data: bytes, code: int | None = None) -> None:
-        self._exchange.error_code = code
-        self._caller.accept()
-        if not self.streaming:
-            self._exchange.response.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
-        else:
-            self._event(data)
-            self._exchange.response.end()
-
-    def _event(self, data: bytes) -> None:
-        if not self.streaming:
-            fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
-            self._exchange.response.begin_own(200, b"OK", fields)
-        self._exchange.response.send(sse.event(data))
-        self._exchange.response.flush()

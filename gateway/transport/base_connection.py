@@ -19,8 +19,7 @@ from weakref import WeakValueDictionary
 
 from gateway.config import Limits
 from gateway.http.parsed_head_cache import ConnectionHeads
-from gateway.transport.fair_reading import LARGE_BYTES_MIN
-from gateway.transport.memory_budget import Buffers, Reservation
+from gateway.transport.memory_budget import LARGE_BYTES_MIN, Buffers, Reservation
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
 _END_SEEN: Final = getattr(select, "POLLRDHUP", 0)

@@ -13,14 +13,13 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from gateway.http.header_fields import Headers
+from gateway.http.header_fields import NO_FIELDS, Headers
 from gateway.http.parsed_head_cache import Values
 from gateway.http.response_parser import Framing, ResponseHead
 from gateway.transport.base_connection import Wire
 
 HELD_BYTES_MAX: Final = 256 * 1024
 UNCOUNTED_BYTES_MAX: Final = 4 * 1024  # of a body: most messages are read at once, and counting has a cost
-NO_TRAILERS: Final = Headers()
 
 BodyState: TypeAlias = Literal["ARRIVING", "WHOLE", "FAILED", "DROPPED"]
 
@@ -58,7 +57,7 @@ class Body:
     def __init__(self, wire: Wire) -> None:
         self.began = False  # its first byte has come
         self.state: BodyState = "ARRIVING"
-        self.trailers = NO_TRAILERS
+        self.trailers = NO_FIELDS
         self._wire = wire
         self._pieces: list[bytes] = []
         self._held = self._counted = 0
@@ -87,7 +86,7 @@ class Body:
         if self._waiter is not None:
             self._wake()
 
-    def finish(self, trailers: Headers = NO_TRAILERS) -> None:
+    def finish(self, trailers: Headers = NO_FIELDS) -> None:
         if self.state != "ARRIVING":
             return
         self.state = "WHOLE"

@@ -4,6 +4,5 @@ upstream_set            all of them, through reloads; probes of what is down, an
 connection_pool         the connections to one: the request out, the response in; the pool of all
 dial                    a new connection: addresses in turn, Unix sockets, TLS
 health                  the state of an upstream: not asked yet, up or down
-own_requests            requests of the gateway's own
 caller_identity_drift   sessions in which each request is another caller
 """

@@ -21,11 +21,11 @@ from gateway.caller_identity import ServerKey
 from gateway.config import Limits, Upstream
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.http.cors import Cors
-from gateway.http.header_fields import EVENT_STREAM, Headers
+from gateway.http.header_fields import EVENT_STREAM, NO_FIELDS, Headers
 from gateway.http.parsed_head_cache import ConnectionHeads, HeadCache
 from gateway.http.response_parser import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
 from gateway.transport.base_connection import Links, Wire
-from gateway.transport.body_stream import NO_TRAILERS, Body, Response
+from gateway.transport.body_stream import Body, Response
 from gateway.transport.memory_budget import Buffers, Capacity, Reservation
 from gateway.transport.repeated_log_lines import LogLimit
 from gateway.transport.tls_certificates import unreachable
@@ -153,7 +153,7 @@ class UpstreamConnection(Wire):
             self._response.body.feed(piece)
         if reader.is_whole:
             trailers = reader.trailers
-            self._response.body.finish(Headers.of(trailers) if trailers else NO_TRAILERS)
+            self._response.body.finish(Headers.of(trailers) if trailers else NO_FIELDS)
             self.reusable = self._keep and not (trailers and ends_connection(trailers))
             if reader.is_followed:
                 self._unasked()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream import own_requests as channel
-from gateway.upstream.own_requests import OTHERS_MAX, READ_ON_MAX
+from gateway.relay import own_requests as channel
+from gateway.relay.own_requests import OTHERS_MAX, READ_ON_MAX
 from tests.launch import Gateways, eventually
 from tests.own_ids import is_own
 from tests.peer import Client, Peer

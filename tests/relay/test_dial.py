@@ -286,7 +286,7 @@ async def test_a_turn_of_the_loop_begins_few_connections(at: Hosts, addresses: t
     assert max(ready_in.count(each) for each in ready_in) <= 50
 
 
-# ---- connections that send much are read in turns (fair_reading.py), whatever loop it is ----
+# ---- connections that send much are read in turns (memory_budget.py), whatever loop it is ----
 
 CONNECTIONS: Final = 40
 SENT_BYTES: Final = 1 << 20  # by each at most: what its socket takes

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.header_fields import Headers
-from gateway.upstream.own_requests import retry_after_s
+from gateway.relay.own_requests import retry_after_s
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateways, eventually
 from tests.peer import Peer

@@ -21,12 +21,13 @@ from typing import Final
 import msgspec
 
 from gateway.caller_identity import is_of_one_message
+from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
-from gateway.http.header_fields import EVENT_STREAM, Headers
+from gateway.http.header_fields import EVENT_STREAM, JSON, Headers
 from gateway.mcp import jsonrpc, sse
+from gateway.relay.http_caller import HttpCaller
 from gateway.transport.body_stream import Response
 from gateway.transport.memory_budget import Reservation
-from gateway.upstream.connection_pool import Pool
 
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
@@ -38,7 +39,7 @@ _ID_BYTES_SHOWN: Final = 50
 _EVENTS_AT_ONCE: Final = 100  # before other tasks get their turn
 _BYTES_AT_ONCE: Final = 4096  # of a stream: so few bytes hold no flood of tiny events
 _MARKS: Final = (b"data", b"id", b"retry")  # the fields that are read: comments and empty lines cost nothing
-ACCEPT_BOTH: Final = ((b"Accept", b"application/json, text/event-stream"),)
+_ACCEPT_BOTH: Final = ((b"Accept", b"application/json, text/event-stream"),)
 _MIRRORS: Final = frozenset({b"mcp-method", b"mcp-name"})
 _PLAIN: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")  # what a field can have for a value as it is
 _ENCODED: Final = b"=?base64?%b?="  # ... for any other (SEP-2243)
@@ -46,12 +47,9 @@ _ENCODED: Final = b"=?base64?%b?="  # ... for any other (SEP-2243)
 
 @dataclass(eq=False)
 class HttpChannel:
-    _pool: Pool
-    _target: bytes
-    _headers: Headers
+    _caller: HttpCaller
+    _headers: Headers  # of the request of his that causes these
     _accept: Sequence[tuple[bytes, bytes]]
-    _misplaced: Callable[[int, bytes], str]
-    _on_response: Callable[[Response], None]
     _on_message: Callable[[bytes], Awaitable[None]]
 
     def is_free(self, _message_id: int) -> bool:
@@ -75,17 +73,17 @@ class HttpChannel:
         stream, method = _Stream(), b"POST"
         for _ in range(_POLLS_MAX):
             async with AsyncExitStack() as leaving:
-                call = await leaving.enter_async_context(self._pool.call(method))
+                call = await leaving.enter_async_context(self._caller.pool.call(method))
                 response = await call.send_all(request, b"", None, again=True)
-                self._on_response(response)
+                self._caller.note_cors(response)
                 await self._check(response, message_id)
                 if response.headers.media_type() != EVENT_STREAM:
                     return _matching(await self._whole(response), message_id)
-                stream.parser = sse.Parser(self._pool.limits.inspected_event_bytes_max, _MARKS, reads_all=True)
+                stream.parser = sse.Parser(self._caller.pool.limits.inspected_event_bytes_max, _MARKS, reads_all=True)
                 answer = await self._read_stream(response, message_id, stream)
                 if answer is not None:
-                    others = self._pool.links.reading_on
-                    has_room = len(others) < READ_ON_MAX and not self._pool.context.slots.is_full
+                    others = self._caller.pool.links.reading_on
+                    has_room = len(others) < READ_ON_MAX and not self._caller.pool.context.slots.is_full
                     if has_room and not response.body.is_whole:
                         task = asyncio.create_task(self._read_rest(leaving.pop_all(), response, stream))
                         others.add(task)
@@ -103,7 +101,7 @@ class HttpChannel:
         """The head of a request: the caller's target and fields, without those of the caller's one message (5.9)."""
         repeated = [field for field in self._headers if not is_of_one_message(field[0].lower())]
         headers = Headers([*repeated, *added, (b"Accept-Encoding", b"identity")])
-        return headers.as_head(method, self._target)
+        return headers.as_head(method, self._caller.target)
 
     async def _check(self, response: Response, message_id: int) -> None:
         if not 200 <= response.head.status < 300:
@@ -111,7 +109,7 @@ class HttpChannel:
             body = await (self._refusal if status in (401, 403, 404) else self._whole)(response)
             location, said = headers.get(b"location") or b"", ""
             if status != 404 or b"mcp-session-id" not in self._headers:  # else the session has ended
-                said = self._misplaced(status, location)
+                said = self._caller.misplaced(status, location)
             wait_s = retry_after_s(headers) if status in (429, 503) else None
             raise UpstreamRefused(status, response.head.reason, headers, body, message_id, said, wait_s)
         if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
@@ -125,9 +123,9 @@ class HttpChannel:
         return b""
 
     async def _whole(self, response: Response) -> bytes:
-        bytes_max = self._pool.limits.inspected_body_bytes_max
+        bytes_max = self._caller.pool.limits.inspected_body_bytes_max
         body = bytearray()
-        with closing(Reservation(self._pool.buffers)) as reservation:
+        with closing(Reservation(self._caller.pool.buffers)) as reservation:
             while piece := await response.body.read():
                 body += piece
                 if len(body) > bytes_max:
@@ -137,7 +135,7 @@ class HttpChannel:
 
     async def _read_stream(self, response: Response, message_id: int, stream: "_Stream") -> jsonrpc.Message | None:
         """The response with that id, once each message before it has been passed on; None if the stream ends first."""
-        with closing(Reservation(self._pool.buffers)) as reservation:
+        with closing(Reservation(self._caller.pool.buffers)) as reservation:
             while True:
                 try:
                     piece = await response.body.read()
@@ -173,6 +171,57 @@ class HttpChannel:
             with suppress(TimeoutError, GatewayError):
                 async with asyncio.timeout(_READ_ON_S):
                     await self._read_stream(response, -1, stream)
+
+
+@dataclass(eq=False)
+class HttpReply:
+    """The response to one filtered `tasks/list`: a JSON message; or a stream, if other messages came ahead (5.7)."""
+
+    _exchange: Exchange
+    _caller: HttpCaller
+
+    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
+        headers = self._caller.headers_of(self._exchange.request.head)
+        accept = [(b"Accept", value) for value in headers.all(b"accept")] if as_it_came else _ACCEPT_BOTH
+        return HttpChannel(self._caller, headers, accept, on_message)
+
+    def owe(self, requests: int) -> None:
+        if self._exchange.cost is not None:
+            self._exchange.cost.owe(requests)
+
+    @property
+    def streaming(self) -> bool:
+        return self._exchange.response.started
+
+    @property
+    def is_full(self) -> bool:
+        return self._exchange.connection.is_full
+
+    def hold(self, size_bytes: int) -> None:
+        self._exchange.request.hold(size_bytes)
+
+    def forward(self, data: bytes) -> None:
+        if not self._exchange.response.finished:
+            self._event(data)
+
+    async def drain(self) -> None:
+        await self._exchange.connection.drain()
+
+    def send(self, data: bytes, code: int | None = None) -> None:
+        self._exchange.error_code = code
+        self._caller.accept()
+        if not self.streaming:
+            self._exchange.response.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
+        else:
+            self._event(data)
+            self._exchange.response.end()
+
+    def _event(self, data: bytes) -> None:
+        if not self.streaming:
+            fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
+            self._exchange.response.begin_own(200, b"OK", fields)
+        self._exchange.response.send(sse.event(data))
+        self._exchange.response.flush()
 
 
 @dataclass(eq=False)
