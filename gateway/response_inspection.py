@@ -24,7 +24,7 @@ from gateway.http.header_fields import EVENT_STREAM, JSON
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import RESPONSE_BYTES_MAX
 from gateway.mcp.client_message import ClientMessage
-from gateway.relay.body_pump import Inspector
+from gateway.relay.body_pump import Inspector, nothing
 from gateway.relay.http_caller import HttpCaller
 from gateway.tasks.exchange_observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.session_indexes import Sessions
@@ -125,7 +125,3 @@ class Interceptor:
             if (intercepted.succeeds or task_id is not None) and not is_unique:
                 caller.accept()
         return intercepted.seen
-
-
-def nothing() -> None:
-    """Nothing is told of what passes unread."""

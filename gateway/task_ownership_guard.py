@@ -19,9 +19,9 @@ from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.ids_in_messages import OF_TASKS, Made, is_other_json
 from gateway.owners.task_ids_seen_by_caller import OwnerKey
 from gateway.owners.task_owners import GUARD, NO_OWNER, OwnTasks
-from gateway.relay.body_pump import Inspector
+from gateway.relay.body_pump import Inspector, nothing
 from gateway.relay.http_caller import HttpCaller
-from gateway.response_inspection import AWAITED, Interceptor, nothing
+from gateway.response_inspection import AWAITED, Interceptor
 from gateway.tasks.exchange_observer import READ_BYTES_MAX, RESUMED
 from gateway.tasks.session_indexes import Sessions
 from gateway.transport.body_stream import Response

@@ -368,7 +368,6 @@ class Listener:
         self._said.say(log, logging.WARNING, "connections of clients are refused", extra)
 
     def unreadable(self, connection: ClientConnection, refused: Refusal) -> None:
-        """What a client sent is refused."""
         extra = {"status": refused.status, "client": connection.address, "why": refused.why}
         self._said.say(log, logging.INFO, "refused a request", extra, refused.why)
 

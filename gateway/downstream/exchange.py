@@ -256,7 +256,6 @@ class Exchange:
 
     @classmethod
     def of(cls, connection: ClientWire, head: Head) -> "Exchange":
-        """The exchange that a head begins."""
         request = ClientRequest(connection, head)
         return cls(connection, request, ClientResponse(request, connection, head.keep_alive))
 

@@ -55,7 +55,6 @@ def is_well_known(target: bytes) -> bool:
 
 
 def is_resource_metadata(data: bytes) -> bool:
-    """Whether JSON is the metadata of a protected resource."""
     return decoded(_resource, data) is not None
 
 

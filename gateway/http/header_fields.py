@@ -124,7 +124,6 @@ class Headers:
         return b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in self._fields])
 
     def as_head(self, method: bytes, target: bytes) -> bytes:
-        """The head of a request with these fields."""
         return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, self.block())
 
     def end_to_end(self) -> "Headers":

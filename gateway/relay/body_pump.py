@@ -10,6 +10,7 @@ passes unread.
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -47,8 +48,8 @@ class Inspector(msgspec.Struct, frozen=True):
         return piece
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """Nothing is told of what passes unread; nothing takes long to read."""
 
 
 class Tap(NamedTuple):
@@ -58,7 +59,7 @@ class Tap(NamedTuple):
     end: Callable[[], bytes] = bytes  # returns what goes behind the last one
     begun: bytes = b""  # what was read of the body before, perhaps all
     is_edited: bool = False  # other bytes go on than came, or may
-    more: Callable[[], bytes | None] = _nothing  # returns the next part of what takes long to read; None: there is none
+    more: Callable[[], bytes | None] = nothing  # returns the next part of what takes long to read; None: there is none
 
 
 def inspected_at_once(inspector: Inspector, body: bytes, kind: bytes, limits: Limits) -> bool:
@@ -145,16 +146,16 @@ def _broken(piece: bytes) -> bytes:
     raise Unreadable
 
 
+@dataclass(eq=False, slots=True)
 class BodyTap:
     """Inspects a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
 
-    def __init__(self, inspector: Inspector, decode: Decode, bytes_max: int, reservation: Reservation, length: int):
-        self._to = inspector
-        self._decode = decode
-        self._bytes_max = bytes_max
-        self._reservation = reservation
-        self._copy: bytearray | None = bytearray()
-        self._length = length  # of the body; 0 if it is unknown
+    _to: Inspector
+    _decode: Decode
+    _bytes_max: int
+    _reservation: Reservation
+    _length: int  # of the body; 0 if it is unknown
+    _copy: bytearray | None = field(default_factory=bytearray)
 
     def inspect(self, piece: bytes) -> bytes:
         if self._copy is not None:
@@ -289,7 +290,7 @@ async def _send_up(request: ClientRequest, head: bytes, call: Call) -> None:
     begun = head = b""
     request.release()
     while piece := await request.body.read():
-        if call.is_lost:
+        if call.connection.lost:
             return
         sent_bytes += len(piece)
         await call.send(frame(piece))
@@ -326,7 +327,7 @@ async def _pass_while_sending(
         if not responding.done():
             sending.result()  # raises: a request that broke off ends its answer too
         await responding
-        while not (sending.done() or call.is_lost):  # the upstream may want the rest all the same
+        while not (sending.done() or call.connection.lost):  # the upstream may want the rest all the same
             await asyncio.wait({sending}, timeout=1.0)
     finally:
         for task in tasks:

@@ -196,7 +196,6 @@ class UpstreamConnection(Wire):
         self.give_up(UpstreamBroken(f"the upstream's answer cannot be passed on: {fault}"))
 
     def give_up(self, error: GatewayError) -> None:
-        """Cut the exchange."""
         self._fail(error)
         self.lost = True
         self.abort()
@@ -268,21 +267,17 @@ class Call:
 
     async def _connect(self, fresh: bool) -> None:
         pool, client = self._pool, self._client
-        self._connection = await pool.connection(fresh or (client is not None and client.authenticates))
-        self._connection.begin(self._method, client)
+        self.connection = await pool.connection(fresh or (client is not None and client.authenticates))
+        self.connection.begin(self._method, client)
         self._began_at = perf_counter()  # uvloop's own clock ticks once a millisecond
-        pool.active.add(self._connection)
-
-    @property
-    def is_lost(self) -> bool:
-        return self._connection.lost
+        pool.active.add(self.connection)
 
     async def send(self, data: bytes, last: bool = False) -> None:
         """Send bytes of the request; `last` says that these are the last."""
-        self._connection.write(data)
+        self.connection.write(data)
         self._sent = last
         if not last:
-            await self._connection.drain()
+            await self.connection.drain()
 
     async def send_all(self, head: bytes, body: bytes, timeout_s: float | None, again: bool) -> Response:
         """Send a whole request, the bytes of `head` and `body`, and wait for the response's head.
@@ -291,7 +286,7 @@ class Call:
         goes out once more on a new one. Raises UpstreamBroken, UpstreamTimeout or UpstreamUnreachable.
         """
         while True:
-            connection = self._connection
+            connection = self.connection
             connection.write(head)
             if body:
                 connection.write(body)
@@ -307,13 +302,13 @@ class Call:
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head, once enough of the request has been sent. How fast it came is told, unless it waits."""
-        response, pool = await self._connection.head(timeout_s), self._pool
+        response, pool = await self.connection.head(timeout_s), self._pool
         if self._client is None or not self._client.waits_for_news:
             pool.on_answer(perf_counter() - self._began_at)
         return response
 
     async def __aexit__(self, *_: object) -> None:
-        pool, client, connection = self._pool, self._client, self._connection
+        pool, client, connection = self._pool, self._client, self.connection
         pool.context.slots.change(-1)
         pool.active.discard(connection)
         if pool.state.now is not UP and connection.is_whole and not self._is_check:

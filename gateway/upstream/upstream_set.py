@@ -89,7 +89,6 @@ class Pools:
 
     @property
     def servers(self) -> dict[ServerKey, Upstream]:
-        """The servers of this configuration."""
         return {pool.context.server: pool.config for pool in self.of.values()}
 
     def sweep(self, now: float) -> set[ServerKey]:
