@@ -16,6 +16,7 @@ inherit that. A signal that has a handler here has its default action there.
 import asyncio.constants
 import gc
 import linecache
+import os
 import signal
 import traceback
 from pathlib import Path
@@ -27,7 +28,12 @@ from hypothesis import HealthCheck, settings
 STACK_DEPTH: Final = 2
 
 
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "tests",
+    max_examples=int(os.environ.get("RULES_EXAMPLES", "50")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("tests")
 
 

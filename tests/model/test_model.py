@@ -1,6 +1,6 @@
 """Random histories of the real gateway, every answer held to the promise of DESIGN 6 (`oracle.py` has the rules).
 
-150 of them over HTTP, 75 full of races (`history.raced`), 50 over stdio, or MODEL_TIMES as many: always the same ones
+100 of them over HTTP, 50 full of races (`history.raced`), 50 over stdio, or MODEL_TIMES as many: always the same ones
 where PYTHONHASHSEED is 0. `make fuzz` plays 20,000, and any number from any seed. A violation names its rule and shows
 the smallest history that breaks it, which `test_found.py` then keeps. The faults of `wilful.py` are found: a test that
 cannot fail proves nothing.
@@ -26,8 +26,8 @@ from tests.rules.legal import watched
 
 TIMES: Final = int(os.environ.get("MODEL_TIMES", "1"))
 WORLDS: Final[dict[str, tuple[type[World], int]]] = {
-    "over HTTP": (World, 150 * TIMES),
-    "in races": (RaceWorld, 75 * TIMES),
+    "over HTTP": (World, 100 * TIMES),
+    "in races": (RaceWorld, 50 * TIMES),
     "over stdio": (StdioWorld, 50 * TIMES),
 }
 _AT_ONCE: Final = 25
