@@ -310,7 +310,7 @@ class Delta(Refresh):
         if cursors is None or order.denies(known.listing):
             known.fail_tail()
             return
-        for page in reversed(pages):  # only now, and the oldest first: a read that fails leaves no gap
+        for page in pages if known.listing is Listing.APPENDS else reversed(pages):  # a failure leaves no gap
             await self._put_page(page)
         known.new_as_of, known.cursors = began, cursors[-_CURSORS_KEPT:]
 
@@ -322,11 +322,11 @@ class Delta(Refresh):
         size_bytes = 0
         while size_bytes <= _TAIL_BYTES_MAX and len(pages) <= known.pages:  # else a crawl costs no more
             page = await self._crawler.page(cursors[-1])
-            if page is None and not pages and len(cursors) > 1:
-                cursors.pop()  # it is refused; that of the page before may still be valid
+            if page is None or not (pages or cursors[-1] is None or self._shows_listed(page)):
+                if pages or len(cursors) == 1:
+                    break
+                cursors.pop()  # refused, or its place has moved; that of the page before may still be valid
                 continue
-            if page is None:
-                break
             pages.append(page)
             size_bytes += page.size_bytes
             is_end = page.following is None or (known.ends_empty and not page.following)

@@ -63,8 +63,8 @@ class EmptyCursors:
     async def __call__(self, asked: Message, _peer: Peer) -> bytes:
         message = body(asked)
         if message["method"] == "tasks/get":
-            found = next(each for each in self.tasks if each["taskId"] == message["params"]["taskId"])
-            return answer(result(message["id"], found))
+            found = [each for each in self.tasks if each["taskId"] == message["params"]["taskId"]]
+            return answer(result(message["id"], *found) if found else fault(message["id"], -32602, "no such task"))
         cursor = message["params"].get("cursor")
         if cursor == "" and self.empty_at is None and not isinstance(self.of_empty, str):
             return self.of_empty(message["id"])
@@ -283,6 +283,21 @@ async def test_a_list_whose_order_was_chance_is_crawled_once_that_shows(
         else:
             pages |= pages_of([*said[:6], middle, *said[6:], end])
         assert await listed(session) == all_of([late[0], late[1], *tasks(12)])
+
+
+@pytest.mark.parametrize("left", [16, 15, 8, 1])
+async def test_what_is_appended_after_tasks_have_gone_shows_where_cursors_count_places(
+    gateways: Gateways, left: int
+) -> None:
+    """The page where new tasks appeared began behind them by then: it was empty, and the list lacked them."""
+    server = EmptyCursors(tasks(20), empty_at=1000)
+    async with rig_with(gateways, server, index={"max_age": 0}) as rig:
+        session = Session(rig)
+        assert await listed(session) == all_of(tasks(20))
+        server.tasks = tasks(20)[20 - left :]
+        for count in range(20, 26):
+            server.tasks.append(tasks(count + 1)[-1])
+            assert set(await listed(session)) >= set(all_of(server.tasks))
 
 
 # ---- ids ----
