@@ -69,16 +69,16 @@ class Refresh(ABC):
     def _is_same(self) -> bool:
         return self._session.record is self._record and not self._in_flight.is_given_up
 
-    def _accept(self, told: Stamp, lists: bool = False) -> None:
+    def _accept(self, asked: int) -> None:
         """A `tasks/*` has succeeded. Raises Forgotten if the session has been cleared since it was asked for."""
         self._check_same()
-        self._known.accept(told.asked, lists)
+        self._known.accept(asked)
         self._sessions.accept(self._session)
 
     async def _put_page(self, page: ListPage) -> list[Task]:
         """Put a page into the index. Returns the tasks that are new in this crawl."""
         new = []
-        self._accept(page.told, lists=True)
+        self._accept(page.told.asked)
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
@@ -124,7 +124,7 @@ class Refresh(ABC):
         if jsonrpc.code_of(response.error) == jsonrpc.METHOD_NOT_FOUND:
             self._record.stop_asking_by_id(now, max(self._ages.full_crawl_interval_s, self._ages.max_age_s))
             return
-        self._accept(told)
+        self._accept(asked.order)
         found = None if bytes(response.error) else _task_in(response, task_id)
         if found is not None:
             self._sessions.know_get.add(session.key.server)
@@ -181,7 +181,7 @@ class AccessCheck(Refresh):
     async def _ask_all(self) -> None:
         asked = self._sessions.now()
         await self._crawler.page(None)
-        self._accept(Stamp(asked, asked.order, 0), lists=True)
+        self._accept(asked.order)
 
 
 class Crawl(Refresh):

@@ -128,12 +128,12 @@ class Planner:
         if bytes(response.error):
             raise errors.UpstreamFailed(bytes(response.error))
         known.asked_as = asks, asked.at
-        known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
+        known.accept(asked.order)  # not if the session was cleared meanwhile: then it is another one
 
     async def check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
-        """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
+        """Ask the server whether it serves the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
-        while not session.record.known.has_listed or session.record.known.is_hidden(came.order):
+        while not session.record.known.accepted or session.record.known.is_hidden(came.order):
             with suppress(Forgotten, errors.TooLarge):
                 await self._carry_out(session, caller, waiter, Query(), planning.ACCESS_CHECK, came)
 

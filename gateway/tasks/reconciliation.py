@@ -42,7 +42,6 @@ class Known(msgspec.Struct):
     accepted: int = 0  # when the last `tasks/*` of the gateway's that has succeeded was asked for
     outgrown: str = ""  # what the session has more of than an index may hold, as far as is known: nothing is taken in
     outgrown_until: float = float("-inf")  # until then no crawl tries again
-    has_listed: bool = False  # a `tasks/list` has succeeded
     asked_as: tuple[bytes, float] = (b"", 0.0)  # for what its caller was asked first, with success, and when (5.1)
     listing: Listing = Listing.NEITHER
     pages: int = 0  # of the last crawl
@@ -55,9 +54,8 @@ class Known(msgspec.Struct):
         """Whether a query that came then must ask first if the caller is still served (DESIGN 7.4)."""
         return self.refused > 0 and self.accepted <= min(self.refused, came)
 
-    def accept(self, asked: int, lists: bool = False) -> None:
-        """A `tasks/*` of the gateway's that was asked for then has succeeded; `lists`: it was a `tasks/list`."""
-        self.has_listed |= lists
+    def accept(self, asked: int) -> None:
+        """A `tasks/*` of the gateway's that was asked for then has succeeded."""
         self.accepted = max(self.accepted, asked)
 
     def fail_tail(self) -> None:
