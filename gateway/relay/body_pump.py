@@ -94,7 +94,7 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
     if not inspector.edits:
         copy = BodyTap(inspector, decode, bytes_max, reservation, response.body_bytes)
         return Tap(copy.inspect, copy.end)
-    held, is_whole = await _held(response, inspector.hold_s, hold_max, reservation)
+    held, is_whole = await _held(response, inspector, hold_max, reservation)
     if not is_whole:
         return Tap(inspector.pass_unread, begun=inspector.pass_unread(held))
     try:
@@ -110,12 +110,12 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
 
 
 async def _held(
-    response: Response, seconds: float | None, bytes_max: int, reservation: Reservation
+    response: Response, inspector: Inspector, bytes_max: int, reservation: Reservation
 ) -> tuple[bytes, bool]:
-    """What comes of a body in that time, and whether it is whole. Raises Overloaded."""
+    """What comes of a body in its time, and whether it is whole. Raises GatewayError: what has come passes unread."""
     held = bytearray()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(inspector.hold_s):
             while piece := await response.body.read():
                 held += piece
                 if len(held) > bytes_max:
@@ -123,7 +123,8 @@ async def _held(
                 reservation.hold(len(held))
             return bytes(held), True
     except (TimeoutError, GatewayError):
-        if seconds is None:
+        if inspector.hold_s is None:
+            inspector.pass_unread(bytes(held))
             raise
     return bytes(held), False
 

@@ -516,6 +516,25 @@ async def test_an_id_whose_making_passes_unread_is_its_earlier_owners_no_more(
         assert "result" in final(await rig.ask(ADA.post(call("tasks/get", taskId="2")))), "a text names no task"
 
 
+async def test_an_id_whose_making_is_cut_short_is_its_earlier_owners_no_more(gateways: Gateways) -> None:
+    server = Open()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if not (message.get("params") or {}).get("arguments"):
+            return await server.script(asked, peer)
+        made = response(dumps(result(message["id"], {"task": task("1")})))
+        await peer.send(made[: made.index(b"createdAt")])
+        peer.reset()
+        return None
+
+    async with guarded(gateways, script) as rig:
+        await make(rig, ADA, "1")
+        got = await rig.ask(EVE.post(call("tools/call", name="1", task={}, arguments={"cut": True})))
+        assert got.status == 502
+        assert final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
+
+
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result"])
 @pytest.mark.parametrize("as_events", [True, False])
 async def test_an_answer_under_way_when_its_task_changes_hands_does_not_pass(
