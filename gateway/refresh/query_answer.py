@@ -138,8 +138,8 @@ class Planner:
                 await self._carry_out(session, caller, waiter, Query(), planning.ACCESS_CHECK, came)
 
     def _crawler(self, session: Session, caller: Caller, channel: Channel) -> Crawler:
-        sessions = self._sessions
-        return Crawler(caller, channel, self._limits, self._counts, sessions.now, partial(sessions.refuse, session))
+        sessions, refuse = self._sessions, partial(self._sessions.refuse, session)
+        return Crawler(caller, channel, self._limits, self._counts, sessions.now, refuse, session.in_flight)
 
     async def answer(self, session: Session, caller: Caller, waiter: Waiter, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""

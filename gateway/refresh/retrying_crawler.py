@@ -19,7 +19,7 @@ from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, Upst
 from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
-from gateway.tasks.single_flight import begun
+from gateway.tasks.single_flight import InFlightRequests, begun
 from gateway.tasks.transport_interfaces import Caller, Channel, Counts
 
 _RECOVERIES_MAX: Final = 10  # from refused cursors, in one crawl
@@ -81,12 +81,12 @@ class Crawler:
     _counts: Counts
     _now: Callable[[], Moment]
     _refuse: Callable[[], None]  # is told at once of an answer by which the upstream may serve the caller no more
+    _of_session: InFlightRequests
     requests: int = 0  # that were made
     ends_empty: bool = False  # the list that was read has an empty cursor for its end
     _refused_with: str = ""  # the last cursor
     _resumes_at: float = 0.0  # since the upstream has put a request off
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)  # taken once it has
-    _under_way: int = 0
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     async def pages(self, first_only: bool = False) -> AsyncGenerator[ListPage, None]:
@@ -222,8 +222,9 @@ class Crawler:
         ends_at = began_at + timeout_s
         for attempt in range(_DROPS_MAX + 1):
             self.requests += 1
-            self._under_way += 1
-            is_alone, number = self._under_way == 1, self.requests
+            of_session = self._of_session
+            of_session.under_way, of_session.begun = of_session.under_way + 1, of_session.begun + 1
+            is_alone, number = of_session.under_way == 1, of_session.begun
             try:
                 with self._counts.asking(self._caller.key.upstream, method):
                     async with asyncio.timeout_at(ends_at):
@@ -238,7 +239,7 @@ class Crawler:
                 pause_s = refused.retry_after_s
                 if pause_s is not None:
                     pause_s = max(_PAUSE_MIN_S, pause_s)
-                elif refused.status in _BUSY and not (is_alone and self.requests == number):
+                elif refused.status in _BUSY and not (is_alone and of_session.begun == number):
                     pause_s = _BUSY_S  # it may serve one request of a session at a time
                 else:
                     raise
@@ -248,7 +249,7 @@ class Crawler:
                 self._resumes_at = max(self._resumes_at, resumes_at)
                 return None
             finally:
-                self._under_way -= 1
+                of_session.under_way -= 1
         raise AssertionError("unreachable")
 
 

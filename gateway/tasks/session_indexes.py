@@ -44,7 +44,7 @@ class Session(Storable[Key]):
         self.owners = seen.owners_of(key)  # of the ids that the caller has seen
         self._finds_all = False  # after the next crawl all ids that were seen are marked again
         self._found_to: dict[OwnerKey, int] = {}  # which of the ids that each owner has seen have been marked here
-        self.in_flight: InFlightRequests = {}
+        self.in_flight = InFlightRequests()
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
     @property

@@ -8,7 +8,7 @@ goes to the first waiting query whose client keeps reading (DESIGN 5.7).
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from gateway.mcp.task import Moment
 from gateway.tasks.transport_interfaces import Reply
@@ -118,8 +118,11 @@ class InFlight:
         self.release(*self._keys)
 
 
-InFlightRequests: TypeAlias = dict[str | None, InFlight]
-"""What is being asked for one session: a task under its id, pages under None."""
+class InFlightRequests(dict[str | None, InFlight]):
+    """What is being asked for one session: a task under its id, pages under None."""
+
+    under_way = 0  # requests to the upstream
+    begun = 0  # so many in all
 
 
 def begun(work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":

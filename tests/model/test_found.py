@@ -70,6 +70,10 @@ FOUND = {
         (Create(1), Wait(5), Query(1), Query(), Wait(32), Page(), Page(), Wait(32), Page(), Wait(2), Update(status=1),
          Wait(), Query()),
     ),
+    "a server that serves one request at a time gets two of the gateway's, for two queries": History(
+        Setting(max_age=1, delays=((1, 2),), busy=503, owns=True),
+        (Create(), Wait(2), Wait(2), Page(), Wait(2), Query()),
+    ),
     "a task that the server keeps behind its ttl is denied once": History(
         Setting(expiry="never"),
         (Create(ttl=8), Wait(), Query(), Wait(64), Fault(kind="status 410 -32602"), Query(), Wait()),
