@@ -98,7 +98,7 @@ class Parser:
     """
 
     __slots__ = (
-        "_first", "_has_cr", "_has_mark", "_line_ended", "_line_ends", "_marks", "_pending", "_reads_all",
+        "_counted", "_first", "_has_cr", "_has_mark", "_line_ended", "_line_ends", "_marks", "_pending", "_reads_all",
         "_skipping", "_unmarked", "event_bytes_max",
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ class Parser:
         self._unmarked = 0  # if they have none: the number of them in which no mark begins
         self._has_cr = False  # the pending bytes have a CR
         self._line_ended = False  # the bytes that were fed last have a line end
-        self._line_ends = 0  # CR and LF in the pending bytes
+        self._line_ends = self._counted = 0  # CR and LF in the pending bytes, of which so many were looked at
         self._skipping = False  # the pending bytes belong to an event that is too large to hold
         self._first = True  # nothing of the stream has been returned yet
 
@@ -123,7 +123,6 @@ class Parser:
         searched = max(0, len(pending) - 1)  # a blank line may have begun before
         self._line_ended = b"\n" in data or b"\r" in data
         pending += data
-        self._line_ends += data.count(b"\n") + data.count(b"\r")
         self._has_cr = self._has_cr or b"\r" in data
         only_lf = not self._has_cr  # true for most streams, and makes the search ten times faster
         if self._skipping and (end := _first_end(pending, searched, only_lf)) >= 0:
@@ -133,8 +132,7 @@ class Parser:
             unmarked, has_mark = self._unmarked, self._has_mark
             block = self._take(end)
             events += self._split(block, self._marked(self._folded(block), searched, unmarked, has_mark))
-        has_too_many = self._line_ends > 2 * LINES_MAX and not pending.startswith((b":", b"\r", b"\n"))
-        if len(pending) > 1 and (self._skipping or len(pending) > self.event_bytes_max or has_too_many):
+        if len(pending) > 1 and (self._skipping or len(pending) > self.event_bytes_max or self._has_too_many_lines()):
             self._skipping = True
             events.append(Event(self._take(-1), whole=False))  # the last byte may begin a blank line
         self._first &= not events
@@ -172,8 +170,17 @@ class Parser:
         del self._pending[:end]
         self._unmarked, self._has_mark = 0, False
         self._has_cr = self._has_cr and b"\r" in self._pending
-        self._line_ends -= taken.count(b"\n") + taken.count(b"\r")
+        self._line_ends = self._counted = 0
         return taken
+
+    def _has_too_many_lines(self) -> bool:
+        """Whether the pending event is certain to have: it is not held until its end. Comments may be taken."""
+        pending = self._pending
+        if len(pending) <= 2 * LINES_MAX:  # CR LF ends one line
+            return False
+        self._line_ends += pending.count(b"\n", self._counted) + pending.count(b"\r", self._counted)
+        self._counted = len(pending)
+        return self._line_ends > 2 * LINES_MAX and not pending.startswith((b":", b"\r", b"\n"))
 
     def _split(self, block: bytes, marked: Iterable[tuple[int, int]]) -> list[Event]:
         """The events in a block of whole events. Those at `marked` have a mark."""

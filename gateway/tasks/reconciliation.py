@@ -198,11 +198,11 @@ class Record:
             stale = Stale(first, now.order, named, method, made, denied)
         else:
             before.first, before.last = min(before.first, first), max(before.last, now.order)
+            if before.named >= named and not (method or made or denied or before.denied):
+                return  # only since when has changed
             denied = denied or (before.denied if named is Named.ELSEWHERE else 0)  # a success says otherwise
             named, method, made = max(before.named, named), method or before.method, made or before.made
             stale = Stale(before.first, before.last, named, method, made, denied, before.failed)
-            if stale == before:
-                return  # only since when has changed
         index.set(msgspec.structs.replace(entry, stale=stale))
 
     def find(self, task_id: str, at: Moment) -> None:
