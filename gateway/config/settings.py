@@ -91,8 +91,8 @@ class IndexLimits(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    inspected_body_bytes_max: value_readers.Size = 4 * 2**20
-    inspected_event_bytes_max: value_readers.Size = 4 * 2**20
+    inspected_body_bytes_max: value_readers.Size = 2 * 2**20
+    inspected_event_bytes_max: value_readers.Size = 2 * 2**20
     held_bytes_max: value_readers.Memory = 256 * 2**20
     header_bytes_max: value_readers.Size = 64 * 2**10
     header_fields_max: value_readers.Count = 256

@@ -31,6 +31,7 @@ from gateway.transport.memory_budget import Reservation
 
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
+_OWN: Final = 2  # times as much as of what passes is read of an own answer: a page may have many tasks
 _REFUSAL_S: Final = 0.5  # for the body of a refusal
 _READ_ON_S: Final = 3.0  # behind the response, for the end of its stream
 READ_ON_MAX: Final = 64  # streams at once, of all upstreams
@@ -79,7 +80,8 @@ class HttpChannel:
                 await self._check(response, message_id)
                 if response.headers.media_type() != EVENT_STREAM:
                     return _matching(await self._whole(response), message_id)
-                stream.parser = sse.Parser(self._caller.pool.limits.inspected_event_bytes_max, _MARKS, reads_all=True)
+                limits = self._caller.pool.limits
+                stream.parser = sse.Parser(_OWN * limits.inspected_event_bytes_max, _MARKS, reads_all=True)
                 answer = await self._read_stream(response, message_id, stream)
                 if answer is not None:
                     others = self._caller.pool.links.reading_on
@@ -123,7 +125,7 @@ class HttpChannel:
         return b""
 
     async def _whole(self, response: Response) -> bytes:
-        bytes_max = self._caller.pool.limits.inspected_body_bytes_max
+        bytes_max = _OWN * self._caller.pool.limits.inspected_body_bytes_max
         body = bytearray()
         with closing(Reservation(self._caller.pool.buffers)) as reservation:
             while piece := await response.body.read():

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 import orjson
 
+from gateway.config import Limits
 from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
@@ -21,7 +22,7 @@ SEGMENTS: Final = 32 * 1024
 REQUESTS: Final = 10_000
 HEADS: Final = 32
 FORGED_IDS: Final = 110_000
-_BODY_BYTES: Final = 4 * MIB - 4096  # a little less than is inspected
+_BODY_BYTES: Final = Limits().inspected_body_bytes_max - 4096  # a little less than is inspected
 
 Side: TypeAlias = Literal["up", "down"]
 
@@ -80,18 +81,18 @@ def _leading() -> bytes:
 
 
 def _members() -> bytes:
-    members = b"".join(b',"%x":1' % n for n in range(350_000))
+    members = b"".join(b',"%x":1' % n for n in range(200_000))
     return post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"status":["working"]%b}}' % members)
 
 
 def _integers(beside: bytes = b"") -> Callable[[], bytes]:
-    """A call of a tool with 4 MiB of integers; `beside` its arguments stand other params."""
+    """A call of a tool with as many integers as are read; `beside` its arguments stand other params."""
     start = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"%b,"arguments":{"":[%b1]}}}'
     return lambda: post(TARGET, start % (beside, b"1," * (_BODY_BYTES // 2)))
 
 
 def _members_called(beside: bytes = b"") -> Callable[[], bytes]:
-    members = b"".join(b'"%x":1,' % n for n in range(350_000))
+    members = b"".join(b'"%x":1,' % n for n in range(200_000))
     start = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"%b,"arguments":{%b"":1}}}'
     return lambda: post(TARGET, start % (beside, members))
 
@@ -175,10 +176,10 @@ _ESCAPE: Final = b',"\\u0061":1'
 NAMING: Final = "tiny events that name tasks, packed"  # each is read where a guard keeps the tasks of callers apart
 ATTACKS: Final[Sequence[Attack]] = (
     Attack("CRLFs before a request", "up", _leading),
-    Attack("tasks/list of 350,000 members", "up", _members),
-    Attack("tools/call of 350,000 members", "up", _members_called()),
+    Attack("tasks/list of 200,000 members", "up", _members),
+    Attack("tools/call of 200,000 members", "up", _members_called()),
     Attack("the same with an escape beside", "up", _members_called(_ESCAPE)),
-    Attack("tools/call of 2,000,000 integers", "up", _integers()),
+    Attack("tools/call of 1,000,000 integers", "up", _integers()),
     Attack("the same with an escape beside", "up", _integers(_ESCAPE)),
     Attack("a forged cursor of 110,000 ids", "up", _forged),
     Attack("a spelled cursor of 27,000 escapes", "up", _spelled),

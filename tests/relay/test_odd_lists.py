@@ -368,3 +368,19 @@ async def test_a_server_that_serves_one_request_of_a_session_at_a_time_is_asked_
         for _ in range(2):
             named = await rig.ask(rig.post(filtered(taskIds=all_of(tasks(20)), orderBy="createdAt", order="asc")))
             assert ids(final(named)) == all_of(tasks(20))
+
+
+@pytest.mark.parametrize("as_events", [False, True])
+async def test_a_page_may_be_twice_as_large_as_what_is_read_of_what_passes(gateways: Gateways, as_events: bool) -> None:
+    """Some servers list all tasks on one page (DESIGN 2.14)."""
+    said = [task(f"t-{n:02}", statusMessage="x" * 900) for n in range(17)]
+
+    async def script(asked: Message, _: Peer) -> bytes:
+        listing = result(body(asked)["id"], page(said))
+        return stream() + chunk(event(listing)) + LAST_CHUNK if as_events else answer(listing)
+
+    limits = {"inspected_body_bytes_max": 10_000, "inspected_event_bytes_max": 10_000}
+    async with rig_with(gateways, script, index={"max_age": 0}, limits=limits) as rig:
+        assert set(await listed(Session(rig))) == set(all_of(said))
+        said *= 2
+        assert final(await Session(rig).ask(ALL))["error"]["message"].startswith("Bad Gateway: ")

@@ -257,7 +257,7 @@ def test_a_signal_while_the_gateway_starts_is_not_lost() -> None:
 
 @pytest.mark.skipif(not LINUX, reason="reads the peak of memory in /proc")
 def test_a_line_of_any_size_costs_no_memory() -> None:
-    """64 MB in one line: the process holds what may be read of a line, 4 MiB, and pieces."""
+    """64 MB in one line: the process holds what may be read of a line, 2 MiB, and pieces."""
     size = 64_000_000
     with talking("cat") as talk:
         assert talk.say(call(1, "ping")) == [call(1, "ping")]
