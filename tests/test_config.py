@@ -191,7 +191,7 @@ BAD_LINES: list[tuple[str, list[str]]] = [
     ("index: {memory_bytes_max: 4095}", ["index.memory_bytes_max", "1MiB or more", "'4095'"]),
     ("limits: {header_bytes_max: 1023B}", ["limits.header_bytes_max", "from 1KiB", "'1023B'"]),
     ("limits: {stall_timeout: 999ms}", ["limits.stall_timeout", "1s or more", "'999ms'"]),
-    ("limits: {held_bytes_max: 2MiB}", ["limits.held_bytes_max", "inspected_body_bytes_max"]),
+    ("limits: {held_bytes_max: 1MiB}", ["limits.held_bytes_max", "inspected_body_bytes_max"]),
     ("index: {memory_bytes_max: 2000GiB}", ["1024GiB", "'2000GiB'"]),
 ]
 # The same of a line of the upstream.
