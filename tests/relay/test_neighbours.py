@@ -70,7 +70,7 @@ async def test_requests_behind_a_body_that_nobody_wanted_are_served_in_order(pro
 
 
 async def test_bodies_beyond_the_limit_of_all_buffers_wait_or_get_503(gateways: Gateways) -> None:
-    limits = {"held_bytes_max": 4 * MIB, "request_timeout": "1s"}
+    limits = {"held_bytes_max": 4 * MIB, "inspected_body_bytes_max": 4 * MIB, "request_timeout": "1s"}
     async with rig_with(gateways, ok, limits=limits) as rig:
         large = rig.post({**call("tools/call"), "params": {"x": "y" * (3 * MIB)}})
         first, second = await rig.client(large[:-1]), await rig.client(large[:-1])
@@ -115,7 +115,7 @@ async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways
 @pytest.mark.parametrize("of_crawler", [False, True])
 async def test_events_that_never_end_are_held_up_to_the_limit(gateways: Gateways, of_crawler: bool) -> None:
     """Beyond it an event is not held to be read: it passes unread, or fails the query on whose stream it is."""
-    async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
+    async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB, "inspected_event_bytes_max": 4 * MIB}) as rig:
         for number in range(6):
             one, peer = await rig.begin(Session(rig).request(filtered(number)) if of_crawler else request())
             await peer.send(stream() + chunk(b"data: " + b"x" * (3 * MIB)))
