@@ -22,7 +22,7 @@ from tests.forked import ran
 from tests.launch import Gateways, Json, eventually, listening, logged, port_of, settings
 from tests.relay.http1 import Reader
 from tests.relay.rig import Place, Rig, own, tls_client
-from tests.relay.test_upstreams_as_they_are import Seen, asked, tls_upstream
+from tests.relay.test_upstreams_as_they_are import asked, tls_upstream
 from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
 from tests.upstream import fields_of
 
@@ -132,49 +132,16 @@ async def test_one_that_is_valid_later_is_taken_where_none_is_valid_now(
         assert ends - begins == pytest.approx((10 - HOUR) * 86_400, abs=1)
 
 
-@pytest.mark.parametrize("under", ["another name", "the same name"])
-async def test_what_is_shown_to_an_upstream_is_kept_and_beside_it_the_authority_is_taken_over(
-    gateways: Gateways, tmp_path: Path, under: str
-) -> None:
-    """The whole context was kept: a server that changed its authority with the same reload was out of reach."""
-    (tmp_path / "new").mkdir()
-    old, new = Authority(tmp_path), Authority(tmp_path / "new")
-    cert, key = old.certificate("gateway.internal")
-    tls = {"ca": old.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=old.ca)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(*new.certificate("mcp.internal"))
-    async with tls_upstream(old, "mcp.internal") as (_, port):
-        changed: Json = {"upstream": {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}, "log": {"level": "info"}}
-        with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
-            assert await asked(gateway) == (200, b"ok")
-            seen = Seen()
-            server = await asyncio.get_running_loop().create_server(seen.connection, "127.0.0.1", 0, ssl=context)
-            signed(Path(cert), Path(key), "gateway.internal", by=old, days=-HOUR)
-            if under == "another name":
-                tls["ca"] = new.ca
-            else:
-                shutil.copy(new.ca, old.ca)
-            changed["upstream"]["url"] = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
-            gateway.renew(settings(gateway.port, gateway.admin, port, changed))
-            line = await logged(gateway, "a certificate is not valid")
-            assert line["upstream"] == "up" and "stays in use" in line["why"]
-            await logged(gateway, '"reloaded"')
-            assert await asked(gateway) == (200, b"ok")
-            assert seen.clients == ["gateway.internal"]
-            server.close()
-
-
 def joined(*files: str) -> bytes:
     return b"".join(Path(file).read_bytes() for file in files)
 
 
 @pytest.mark.parametrize("ends", [-HOUR, 1], ids=["kept", "renewed"])
 @pytest.mark.parametrize("under", ["another name", "the same name", "link", "bundle"])
-async def test_an_authority_that_was_taken_out_is_trusted_no_more(
+async def test_another_authority_is_trusted_whatever_becomes_of_the_certificate_and_the_one_before_no_more(
     gateways: Gateways, tmp_path: Path, under: str, ends: float
 ) -> None:
-    """Where the certificate stayed, the new authorities were added to the old ones."""
+    """Where the certificate stayed, the new authorities were added to the old ones; or the whole context stayed."""
     (tmp_path / "new").mkdir()
     old, new = Authority(tmp_path), Authority(tmp_path / "new")
     cert, key = old.certificate("gateway.internal")
@@ -186,8 +153,9 @@ async def test_an_authority_that_was_taken_out_is_trusted_no_more(
         other.write_bytes(joined(new.ca, old.ca))
     if under in ("link", "bundle"):
         tls["ca"] = str(other)
-    async with tls_upstream(old, "mcp.internal") as (_, port):
-        changed: Json = {"upstream": {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}, "log": {"level": "info"}}
+    async with tls_upstream(old, "mcp.internal") as (_, port), tls_upstream(new, "mcp.internal", old) as (seen, moved):
+        upstream = {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}
+        changed: Json = {"upstream": upstream, "log": {"level": "info"}}
         with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
             assert await asked(gateway) == (200, b"ok")
             signed(Path(cert), Path(key), "gateway.internal", by=old, days=ends)
@@ -201,6 +169,14 @@ async def test_an_authority_that_was_taken_out_is_trusted_no_more(
             gateway.renew(settings(gateway.port, gateway.admin, port, changed))
             await logged(gateway, '"reloaded"')
             assert (await asked(gateway))[0] == 502
+            if ends < 0:
+                line = await logged(gateway, "a certificate is not valid")
+                assert line["upstream"] == "up" and "stays in use" in line["why"]
+            upstream["url"] = f"https://127.0.0.1:{moved}/mcp"
+            gateway.renew(settings(gateway.port, gateway.admin, port, changed))
+            await eventually(lambda: gateway.log.count('"reloaded"') == 2, "another reload")
+            assert await asked(gateway) == (200, b"ok")
+            assert seen.clients == ["gateway.internal"]
 
 
 class Replacing:

@@ -1,8 +1,8 @@
 """Random callers against a model of whose each task is (`guards.own_tasks`, DESIGN 8.16), through reloads.
 
-In: callers with sessions, credentials, both, empty ones, or a proof; two servers that give few ids again and again, and
-answer some calls late; reloads from one to the other. Out: what each caller gets. Always: he gets and lists what the
-model says is his, and no other's.
+In: callers with sessions, credentials, both, empty ones, or a proof; two servers that give few ids again and again, at
+several spellings of their address, answer some calls late, and some so that nobody can read whose task it is; reloads
+from one to the other. Out: what each caller gets. Always: he gets and lists what the model says is his, and no other's.
 
 OWN_STEPS sets how many steps are drawn; the default is 600. OWN_SEED plays others.
 """
@@ -26,7 +26,10 @@ STEPS: Final = int(os.environ.get("OWN_STEPS", "600"))
 SEED: Final = int(os.environ.get("OWN_SEED", "1"))
 LATE_S_MAX: Final = 8.0
 IDS: Final = [str(number) for number in range(1, 7)]
-CONFIG: Final[Json] = {"log": {"level": "error"}, "guards": {"own_tasks": True}, "index": {"max_age": 0}}
+CONFIG: Final[Json] = {
+    "log": {"level": "error"}, "guards": {"own_tasks": True}, "index": {"max_age": 0},
+    "limits": {"inspected_body_bytes_max": 20_000, "inspected_event_bytes_max": 20_000},
+}  # fmt: skip
 CREDENTIALS: Final = (b"Authorization: Bearer a", b"Authorization: Bearer b", b"Cookie: sid=c")
 EMPTY: Final = (
     b"Authorization:",
@@ -38,6 +41,11 @@ EMPTY: Final = (
     b"Mcp-Session-Id:",
 )
 SESSIONS: Final = (b"Mcp-Session-Id: s-1", b"Mcp-Session-Id: s-2")
+PROVES: Final = {b"DPoP: p", b"Authorization: Negotiate abc"}  # one request, or one connection, and nobody besides
+TARGETS: Final = (b"/mcp", b"/mcp", b"/mcp?x", b"/MCP")  # one server; a task is his at the target where he made it
+UNREAD: Final = ("cut", "large", "large stream")
+WAYS: Final = ("JSON", "JSON", "JSON", "stream", "stream", "2026-07-28", "ttl 0", *UNREAD)
+"""How an answer makes a task. Where it is unread, what had the id is nobody's: its beginning names it."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +55,17 @@ class Who:
     @property
     def owners(self) -> frozenset[bytes]:
         """Whom a task belongs to that is made for him."""
-        return frozenset() if b"DPoP: p" in self.fields else frozenset(self.fields).intersection(CREDENTIALS + SESSIONS)
+        return frozenset() if PROVES & {*self.fields} else frozenset(self.fields).intersection(CREDENTIALS + SESSIONS)
 
 
 CALLERS: Final = [
     *(Who((one,)) for one in CREDENTIALS + SESSIONS + EMPTY),
     *(Who((session, one)) for session in SESSIONS for one in (*CREDENTIALS, *EMPTY[:-1])),
-    Who(()), Who((SESSIONS[0], b"DPoP: p")),
+    Who(()), *(Who((SESSIONS[0], one)) for one in sorted(PROVES)),
 ]  # fmt: skip
 
 
-Made = dict[str, tuple[frozenset[bytes], str]]
+Made = dict[str, tuple[frozenset[bytes], str, bytes]]
 
 
 @dataclass
@@ -67,16 +75,23 @@ class Server:
     tasks: dict[str, Json] = field(default_factory=dict)
     waiting: dict[str, asyncio.Event] = field(default_factory=dict)
 
-    async def script(self, asked: Message, _: Peer) -> bytes:
+    async def script(self, asked: Message, peer: Peer) -> bytes | None:
         message = body(asked)
         params, method = message["params"], message["method"]
         if method == "tools/call":
             if (goes_on := self.waiting.get(params["name"])) is not None:
                 await goes_on.wait()
-            task_id = params["arguments"]["id"]
-            self.tasks[task_id] = task(task_id, statusMessage=params["name"])
-            said = result(message["id"], {"task": self.tasks[task_id]})
-            return stream() + chunked(event(said)) if params["arguments"]["streams"] else answer(said)
+            task_id, way = params["arguments"]["id"], params["arguments"]["way"]
+            self.tasks[task_id] = made = task(task_id, statusMessage=params["name"], **params.get("task", {}))
+            more = {"statusMessage": '"taskId":"1"' + "y" * 30_000} if "large" in way else {}  # a text names no task
+            shown = {"resultType": "task", **made} if way == "2026-07-28" else {"task": made | more}
+            said = result(message["id"], shown)
+            if way == "cut":
+                whole = answer(said)
+                await peer.send(whole[: whole.index(b"createdAt")])
+                peer.reset()
+                return None
+            return stream() + chunked(event(said)) if "stream" in way else answer(said)
         if method == "tasks/list":
             return answer(result(message["id"], page(self.tasks.values())))
         found = self.tasks.get(params["taskId"])
@@ -91,32 +106,43 @@ class Play:
         self.at = 0
         self.made: Made = {}
         self.known: dict[object, Made] = {self.key: self.made}  # a server that comes back may be known still
-        self.late = list[tuple[float, str, Made, Who, str, asyncio.Event, asyncio.Task[Message]]]()
+        self.late = list[tuple[float, str, Made, Who, str, bytes, asyncio.Event, asyncio.Task[Message]]]()
         self.drawn = Counter[str]()
 
     @property
     def key(self) -> object:
         return self.rigs[0].app._pools.of["up"].context.server
 
-    async def ask(self, who: Who, message: Json) -> Json:
-        return final(await self.rigs[self.at].ask(post(message, *who.fields)))
+    async def ask(self, who: Who, message: Json, target: bytes = b"/mcp") -> Json:
+        return final(await self.rigs[self.at].ask(post(message, *who.fields, target=target)))
 
     async def make(self, number: int) -> None:
         who, task_id, name = self.rng.choice(CALLERS), self.rng.choice(IDS), f"call-{number}"
-        arguments = {"id": task_id, "streams": self.rng.random() < 0.3}
-        asked = call("tools/call", name=name, arguments=arguments, task={})
+        way = self.rng.choice(WAYS)
+        if way == "ttl 0" and who.owners:
+            way = "JSON"
+        given: Json = {} if way == "2026-07-28" else {"task": {"ttl": 0} if way == "ttl 0" else {}}
+        asked = call("tools/call", name=name, arguments={"id": task_id, "way": way}, **given)
+        target = self.rng.choice(TARGETS)
+        if way in UNREAD:
+            got = await self.rigs[self.at].ask(post(asked, *who.fields, target=target))
+            assert got.status == 502 or not got.whole
+            self.drawn["unread, of somebody's"] += bool(self.made.get(task_id, (frozenset(), "", b""))[0])
+            self.made[task_id] = frozenset(), name, target
+            return
         if self.rng.random() < 0.3 and len(self.late) < 4:
             self.servers[self.at].waiting[name] = goes_on = asyncio.Event()
             rig = self.rigs[self.at]
             before = len(rig.upstream.requests)
-            asking = rig.asking(post(asked, *who.fields))
+            asking = rig.asking(post(asked, *who.fields, target=target))
             await rig.upstream.request(before + 1)
-            self.late.append((time.monotonic(), name, self.made, who, task_id, goes_on, asking))
+            self.late.append((time.monotonic(), name, self.made, who, task_id, target, goes_on, asking))
             self.drawn["late"] += 1
             return
-        assert (await self.ask(who, asked))["result"]["task"]["taskId"] == task_id
+        made = (await self.ask(who, asked, target))["result"]
+        assert made.get("task", made)["taskId"] == task_id
         self.drawn["made again"] += task_id in self.made
-        self.made[task_id] = who.owners, name
+        self.made[task_id] = who.owners, name, target
 
     async def end(self, _: int) -> None:
         if self.late:
@@ -124,18 +150,21 @@ class Play:
 
     async def answer(self, at: int) -> None:
         """A server answers a call at last."""
-        _, name, made, who, task_id, goes_on, asking = self.late.pop(at)
+        _, name, made, who, task_id, target, goes_on, asking = self.late.pop(at)
         goes_on.set()
-        assert final(await asking)["result"]["task"]["statusMessage"] == name
+        made_late = final(await asking)["result"]
+        assert made_late.get("task", made_late)["statusMessage"] == name
         self.drawn["over a reload"] += made is not self.made
-        made[task_id] = who.owners, name
+        made[task_id] = who.owners, name, target
 
     async def look(self, _: int) -> None:
         who, task_id = self.rng.choice(CALLERS), self.rng.choice(IDS)
-        said = await self.ask(who, call(self.rng.choice(["tasks/get", "tasks/result"]), taskId=task_id))
-        owners, name = self.made.get(task_id, (frozenset(), ""))
+        method = self.rng.choice(["tasks/get", "tasks/result"])
+        owners, name, made_at = self.made.get(task_id, (frozenset(), "", b"/mcp"))
+        target = self.rng.choice((made_at, *TARGETS))
+        said = await self.ask(who, call(method, taskId=task_id), target)
         self.drawn["empty or none"] += not who.owners
-        if who.owners & owners:
+        if who.owners & owners and target == made_at:
             assert said["result"]["statusMessage"] == name, (who, task_id, said)
         else:
             assert said["error"]["code"] == -32602, (who, task_id, said)
@@ -144,8 +173,8 @@ class Play:
         who = self.rng.choice(CALLERS)
         said = await self.ask(who, call("tasks/list"))
         if who.owners:
-            his = sorted(task_id for task_id, (owners, _) in self.made.items() if who.owners & owners)
-            assert sorted(ids(said)) == his, (who, said)
+            his = {task_id: target for task_id, (owners, _, target) in self.made.items() if who.owners & owners}
+            assert his.keys() >= {*ids(said)} >= {each for each in his if his[each] == b"/mcp"}, (who, said)
         else:
             assert said["error"]["code"] == -32602
 
@@ -172,6 +201,6 @@ async def test_callers_get_what_the_model_says_is_theirs(gateways: Gateways) -> 
                     await play.answer(0)  # its client waits for so long only
             while play.late:
                 await play.answer(0)
-            least = dict.fromkeys(("late", "made again", "over a reload", "empty or none", "reload"), 5)
-            assert play.drawn >= Counter(least), play.drawn
+            least = ("late", "made again", "over a reload", "empty or none", "reload", "unread, of somebody's")
+            assert play.drawn >= Counter(dict.fromkeys(least, 5)), play.drawn
             print(play.drawn)

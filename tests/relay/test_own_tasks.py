@@ -423,46 +423,6 @@ async def test_ids_that_nobody_has_cost_the_server_nothing_more(gateways: Gatewa
         assert len(rig.upstream.requests) - before <= 1
 
 
-async def test_an_id_that_is_made_again_at_another_target_is_its_last_makers(gateways: Gateways) -> None:
-    """A server takes `/mcp?x` and `/MCP` for `/mcp`: it is one task, whatever the target."""
-
-    def at(data: bytes, target: bytes) -> bytes:
-        return data.replace(b"POST /mcp ", b"POST %b " % target, 1)
-
-    async with guarded(gateways) as rig:
-        for target in (b"/mcp?x", b"/MCP"):
-            made = final(await rig.ask(at(EVE.post(call("tools/call", name="1", task={})), target)))
-            assert "result" in made
-            await make(rig, ADA, "1")
-            assert final(await rig.ask(at(EVE.post(call("tasks/get", taskId="1")), target)))["error"] == UNKNOWN
-            assert await listed(rig, ADA) == ["1"]
-
-
-PROVES: Final = [b"Mcp-Session-Id: s-7", b"DPoP: proof"]
-
-
-@pytest.mark.parametrize("fields", [[], PROVES, [b"Authorization: Negotiate abc"], [b"Authorization: Bearer"]])
-@pytest.mark.parametrize("made", [{"task": {}}, {"task": {"ttl": 0}}, {}], ids=["2025-11-25", "ttl 0", "2026-07-28"])
-async def test_an_id_that_is_made_again_for_nobody_is_its_earlier_owners_no_more(
-    gateways: Gateways, fields: list[bytes], made: Json
-) -> None:
-    """He got, fetched and cancelled the stranger's task, for good."""
-
-    def said(message: Json) -> Any:
-        return {"resultType": "task", **task("1")} if made == {} and message["method"] == "tools/call" else None
-
-    async with guarded(gateways, Open(said).script) as rig:
-        await rig.ask(ADA.post(call("tools/call", name="1", task=made.get("task", {}))))
-        await rig.ask(ADA.post(call("tasks/get", taskId="1")))
-        assert len(rig.asked("tasks/get")) == 1, "it is hers"
-        assert "result" in final(await rig.ask(post(call("tools/call", name="1", **made), *fields)))
-        asked = len(rig.upstream.requests)
-        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
-            assert final(await rig.ask(ADA.post(call(method, taskId="1"))))["error"] == UNKNOWN
-        assert len(rig.upstream.requests) == asked
-        assert await listed(rig, ADA) == []
-
-
 @pytest.mark.parametrize("who", [EVE, Asks(session=b"")])
 async def test_an_id_that_a_cancelled_call_makes_again_is_its_earlier_owners_no_more(
     gateways: Gateways, who: Asks
@@ -490,49 +450,6 @@ async def test_an_id_that_a_cancelled_call_makes_again_is_its_earlier_owners_no_
         assert "result" in final(await client.response())
         assert final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
         assert await listed(rig, ADA) == []
-
-
-@pytest.mark.parametrize("field", [b"X: y", AS_EVENTS])
-@pytest.mark.parametrize("who", [EVE, Asks()])
-async def test_an_id_whose_making_passes_unread_is_its_earlier_owners_no_more(
-    gateways: Gateways, field: bytes, who: Asks
-) -> None:
-    """What is too large breaks, and the beginning of it names the task."""
-
-    def said(message: Json) -> Any:
-        large = (message.get("params") or {}).get("arguments", {}).get("large")
-        if not large:
-            return None
-        text = '"taskId":"2"' + "y" * 30_000
-        made = dumps(result(message["id"], {"task": task("1", statusMessage=text)}))
-        return response(event(made), AS_EVENTS) if field == AS_EVENTS else response(made, TYPE, field)
-
-    limits = {"inspected_body_bytes_max": 20_000, "inspected_event_bytes_max": 20_000}
-    async with guarded(gateways, Open(said).script, limits=limits) as rig:
-        await make(rig, ADA, "1", "2")
-        got = await rig.ask(who.post(call("tools/call", name="1", task={}, arguments={"large": True})))
-        assert got.status == 502 or not got.whole
-        assert final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
-        assert "result" in final(await rig.ask(ADA.post(call("tasks/get", taskId="2")))), "a text names no task"
-
-
-async def test_an_id_whose_making_is_cut_short_is_its_earlier_owners_no_more(gateways: Gateways) -> None:
-    server = Open()
-
-    async def script(asked: Message, peer: Peer) -> bytes | None:
-        message = body(asked)
-        if not (message.get("params") or {}).get("arguments"):
-            return await server.script(asked, peer)
-        made = response(dumps(result(message["id"], {"task": task("1")})))
-        await peer.send(made[: made.index(b"createdAt")])
-        peer.reset()
-        return None
-
-    async with guarded(gateways, script) as rig:
-        await make(rig, ADA, "1")
-        got = await rig.ask(EVE.post(call("tools/call", name="1", task={}, arguments={"cut": True})))
-        assert got.status == 502
-        assert final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result"])

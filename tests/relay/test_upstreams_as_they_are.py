@@ -79,9 +79,11 @@ async def served(sock: socket.socket | str) -> AsyncIterator[Seen]:
 
 
 @asynccontextmanager
-async def tls_upstream(authority: Authority, name: str) -> AsyncIterator[tuple[Seen, int]]:
+async def tls_upstream(
+    authority: Authority, name: str, of_clients: Authority | None = None
+) -> AsyncIterator[tuple[Seen, int]]:
     """An upstream with a certificate for a name, that wants one of its clients."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=(of_clients or authority).ca)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(*authority.certificate(name))
     seen = Seen()

@@ -1,7 +1,4 @@
-"""Storms find what they must: the gateway with one wilful fault does not pass what it passes without.
-
-A fault is named by what it does, and put in by the name of a class and its method, wherever it stands (tests/seams.py).
-"""
+"""Storms find what they must: the gateway with one wilful fault (tests/edits.py) does not pass as it does without."""
 
 import re
 import tracemalloc
@@ -11,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.errors import GatewayError
+from tests.edits import faulty
 from tests.relay.messages import Json
 from tests.seams import named, put_in
 from tests.soak import cuts, storm
@@ -24,20 +21,58 @@ EXCHANGES: Final = 200
 STORMS_MAX: Final = 8
 LEAKING: Final = 100  # exchanges
 Patch = pytest.MonkeyPatch
-Draw = Callable[[int], Conversation]
+
+_FAIL: Final = r'(?=if self\.state != "ARRIVING":\n\s+return False\n\s+self\.state, self\._error)'
+_ENDS: Final = "type(error).__module__ {} 'gateway.errors' and self.finish()\n    "
+CUTS: Final = {
+    "a body that the upstream broke off is ended as if it were whole": (_FAIL, _ENDS.format("==")),
+    "a request that the client broke off is ended as if it were whole": (
+        _FAIL, _ENDS.format("!="),
+        r'self\.state = "DROPPED"\n\s+if self\._pieces:\n\s+self\.take\(\)\n\s+self\._error = None', "self.take()",
+    ),
+}  # fmt: skip
+# Each fault, what is found, its kind first, and where it is put in.
+FAULTS: Final = {
+    "a body that the upstream broke off is ended": (
+        "^a cut that looks whole", *CUTS["a body that the upstream broke off is ended as if it were whole"],
+    ),
+    "a connection whose response was not read to its end serves the next exchange": (
+        "^(not in time|whole and wrong|foreign|no HTTP)|under way|left behind",
+        r"not self\._sent or not connection\.reusable or ", "not self._sent or ",
+        r"self\._response\.body\.drop\(\)(?=\n\s+self\._hold\(0\)\n\s+self\._head = )", "return",
+    ),
+    "the exchange of a client that has left goes on": (
+        "left behind: ",
+        r'(?=super\(\)\.connection_lost\(exc\)\n\s+self\._enter\("CLOSED"\)\n\s+self\._owner)', "return\n    ",
+    ),
+    "the upstream's connection is neither closed nor taken back when an exchange is left": (
+        "left behind: .* requests at the upstream", r"(connection\.lost:\s+)connection\.abort\(\)", r"\1pass",
+    ),
+    "the slot of a request to the upstream that was left early is not given back": (
+        r"503|left behind: .*slots \[[1-9]",
+        r"pool\.context\.slots\.change\(-1\)(?=\n\s+pool\.active)", "_[0] or pool.context.slots.change(-1)",
+    ),
+    "a request that the upstream may have carried out is sent once more": (
+        "^sent twice", r"not again or (connection\.answered) or not connection\.used", r"\1",
+    ),
+    "a connection goes back to its pool twice": (
+        "^foreign|before the last one was answered",
+        r"self\._idle\.append\(connection\)", "self._idle += [connection] * 2",
+    ),
+}  # fmt: skip
 
 
 async def check_found(
-    fault: Callable[[Patch], None], monkeypatch: Patch, wanted: str, settings: Json = SETTINGS, draw: Draw = storm.draw
-) -> None:
+    what: str, change: tuple[str, ...], monkeypatch: Patch, wanted: str, settings: Json = SETTINGS,
+    draw: Callable[[int], Conversation] = storm.draw,
+) -> None:  # fmt: skip
     """Fail unless a storm finds what is wanted in a gateway with this fault."""
     monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
     monkeypatch.setattr("tests.peer.WAIT_S", 3.0)
     found = ""
     for first in range(1, STORMS_MAX * EXCHANGES, EXCHANGES):
         async with Upstream() as upstream, in_process(upstream, settings) as gate:
-            with monkeypatch.context() as patch:
-                fault(patch)
+            with faulty(what, change):
                 report = await storm.Storm(gate.port, upstream, gate.left, draw).play(first, EXCHANGES)
             upstream.go_down("rst")
         found = "\n".join(f"{storm.called(finding)}: {finding}" for finding in report.findings)
@@ -46,97 +81,7 @@ async def check_found(
     raise AssertionError(f"not found: {found}")
 
 
-Body, Call, Pool = named("Body"), named("Call"), named("Pool")
-ClientConnection, UpstreamConnection, HttpCaller = (
-    named("ClientConnection"),
-    named("UpstreamConnection"),
-    named("HttpCaller"),
-)
-
-
-def ends_what_was_cut(patch: Patch) -> None:
-    """A body that the upstream broke off is ended as if it were whole."""
-    _ends_bodies(patch, by_upstream=True)
-
-
-def ends_a_request_that_was_cut(patch: Patch) -> None:
-    """A request that the client broke off is ended as if it were whole."""
-    _ends_bodies(patch, by_upstream=False)
-    put_in(patch, "Body.drop", lambda self: self.take())
-
-
-def _ends_bodies(patch: Patch, by_upstream: bool) -> None:
-    fail = Body.fail
-
-    def ending(self: Any, error: Exception) -> bool:
-        if isinstance(error, GatewayError) is by_upstream:
-            self.finish()
-        ended: bool = fail(self, error)
-        return ended
-
-    put_in(patch, "Body.fail", ending)
-
-
-def _constant(value: object) -> property:
-    """An attribute that nobody can set."""
-    return property(lambda _self: value, lambda _self, _value: None)
-
-
-def takes_back_what_was_half_read(patch: Patch) -> None:
-    """A connection whose response was not read to its end serves the next exchange."""
-    put_in(patch, "UpstreamConnection.reusable", _constant(True))
-    put_in(patch, "UpstreamConnection.end", lambda self: None)  # which would drop the rest of it
-
-
-def forgets_to_cancel(patch: Patch) -> None:
-    """The exchange of a client that has left goes on."""
-    put_in(patch, "ClientConnection.connection_lost", lambda self, exc: None)
-
-
-def lets_the_connection_lie(patch: Patch) -> None:
-    """The upstream's connection is neither closed nor taken back when an exchange is left."""
-    put_in(patch, "UpstreamConnection.abort", lambda self: None)
-
-
-def keeps_its_slot(patch: Patch) -> None:
-    """The slot of a request to the upstream that was left early is not given back."""
-    call, leave, pools = Pool.call, Call.__aexit__, dict[Any, Any]()
-
-    def calling(self: Any, *given: Any, **more: Any) -> Any:
-        made = call(self, *given, **more)
-        pools[made] = self
-        return made
-
-    async def keeping(self: Any, kind: type[BaseException] | None, *more: Any) -> None:
-        pool = pools.pop(self)
-        if kind is not None:
-            pool.context.slots.change(1)
-        await leave(self, kind, *more)
-
-    put_in(patch, "Pool.call", calling)
-    put_in(patch, "Call.__aexit__", keeping)
-
-
-def sends_again(patch: Patch) -> None:
-    """A request that the upstream may have carried out is sent once more."""
-    send_all = Call.send_all
-
-    async def always(self: Any, head: bytes, body: bytes, timeout_s: float | None, again: bool) -> object:
-        return await send_all(self, head, body, timeout_s, again=True)
-
-    put_in(patch, "Call.send_all", always)
-    put_in(patch, "UpstreamConnection.used", _constant(True))
-
-
-def serves_two_at_once(patch: Patch) -> None:
-    """A connection goes back to its pool twice."""
-    put = Pool.put
-
-    def putting(self: Any, connection: Any) -> None:
-        put(self, connection)
-        put(self, connection)
-
-    put_in(patch, "Pool.put", putting)
+ClientConnection, HttpCaller = named("ClientConnection"), named("HttpCaller")
 
 
 def remembers_connections(patch: Patch) -> None:
@@ -166,30 +111,20 @@ LEAKS: Final[dict[Callable[[Patch], None], str]] = {
     remembers_connections: r"ClientConnection",
     remembers_bytes: "memory has grown",
 }
-# Each fault, and what is found: its kind first.
-FAULTS: Final[dict[Callable[[Patch], None], str]] = {
-    ends_what_was_cut: "^a cut that looks whole",
-    takes_back_what_was_half_read: "^(not in time|whole and wrong|foreign|no HTTP)|under way|left behind",
-    forgets_to_cancel: "left behind: ",
-    lets_the_connection_lie: "left behind: .* requests at the upstream",
-    keeps_its_slot: r"503|left behind: .*slots \[[1-9]",
-    sends_again: "^sent twice",
-    serves_two_at_once: "^foreign|before the last one was answered",
-}
-CUTS: Final = [ends_what_was_cut, ends_a_request_that_was_cut]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-async def test_a_wilful_fault_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_wilful_fault_is_found(fault: str, monkeypatch: Patch) -> None:
     """Where more clients leave than usual: in other storms some faults are seldom met."""
-    await check_found(fault, monkeypatch, FAULTS[fault], draw=partial(storm.draw, departures=0.5))
+    wanted, *change = FAULTS[fault]
+    await check_found(fault, tuple(change), monkeypatch, wanted, draw=partial(storm.draw, departures=0.5))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", CUTS, ids=lambda fault: fault.__name__)
-async def test_a_wilful_fault_is_found_among_cuts(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    await check_found(fault, monkeypatch, "^a cut that looks whole", cuts.SETTINGS, cuts.draw)
+@pytest.mark.parametrize("fault", CUTS)
+async def test_a_wilful_fault_is_found_among_cuts(fault: str, monkeypatch: Patch) -> None:
+    await check_found(fault, CUTS[fault], monkeypatch, "^a cut that looks whole", cuts.SETTINGS, cuts.draw)
 
 
 @pytest.mark.slow
