@@ -14,7 +14,6 @@ What the messages tell is decided in `tasks/exchange_observer.py`.
 
 import logging
 import sys
-from functools import partial
 from typing import Final
 
 from gateway.downstream.exchange import Exchange
@@ -35,6 +34,10 @@ log = logging.getLogger("taskgate.request")
 # One of these stands in every event of interest. `\u` and `\/`: with escapes a name may be written in many ways.
 _MARKS: Final = (b"tasks/status", b'"error"', b"\\u", b"\\/", b"data: [", b"data:[")
 AWAITED: Final = (b'"result"', *_MARKS)
+
+
+def _passed_unread(_: bytes) -> None:
+    log.warning("an authorization document passed unread")
 
 
 class Interceptor:
@@ -80,8 +83,7 @@ class Interceptor:
             if (move := caller.move) is None:
                 return None
             if is_well_known(caller.target):
-                unread = partial(log.warning, "an authorization document passed unread")
-                return Inspector(move.document, unread, edits=True, hold_bytes_max=DOCUMENT_BYTES_MAX)
+                return Inspector(move.document, _passed_unread, edits=True, hold_bytes_max=DOCUMENT_BYTES_MAX)
             # It may be the metadata of a resource, anywhere; servers write its head and its body together.
             return Inspector(self._metadata, nothing, edits=True, hold_bytes_max=DOCUMENT_BYTES_MAX, hold_s=0.5)
         is_initialize = pending.kind is RequestKind.INITIALIZE
@@ -106,7 +108,7 @@ class Interceptor:
     def _message(self, data: bytes) -> bytes:
         return self._take_in(self._pending.read(data, jsonrpc.parse(data)))
 
-    def _unread(self) -> None:
+    def _unread(self, _: bytes) -> None:
         """Something passed unread. It may tell of any change, so the index may be out of date."""
         self._take_in(self._pending.unread())
 

@@ -6,7 +6,6 @@ Always: what cannot be read passes nothing by.
 
 import logging
 import re
-from collections.abc import Callable
 from typing import Final
 
 from msgspec import Raw
@@ -112,16 +111,17 @@ class OwnTasksInterceptor(Interceptor):
             raise UnknownTask  # it changed hands meanwhile
         request = self._request
         if request is not None and request.asks_task and response.head.status < 400:
-            made = self._made_unread
-            return _Making(self._message, self._break, MAY_NAME, True, True, hold_bytes_max=READ_BYTES_MAX, made=made)
+            return Inspector(self._message, self._unread, MAY_NAME, True, True, hold_bytes_max=READ_BYTES_MAX)
         if response.head.kind == EVENT_STREAM:
-            return Inspector(self._message, self._break, MAY_NAME, edits=True, reads_all=True)
+            return Inspector(self._message, self._unread, MAY_NAME, edits=True, reads_all=True)
         if chosen is None and request is not None and response.head.status < 400:
             return Inspector(self._message, nothing)  # it may make a task
         return chosen
 
     def _message(self, data: bytes) -> bytes:
         message, server = jsonrpc.parse(data), self._caller.key.server
+        if message is None:
+            self._lose(data)
         if not self._own.may_pass(server, self._owners, data, message, self._request, self._pending is RESUMED):
             return b""
         if self._exchange.authenticates:
@@ -129,20 +129,12 @@ class OwnTasksInterceptor(Interceptor):
         seen = self._take_in(self._pending.read(data, message))
         return data if self._caller.proof else seen
 
-    def _made_unread(self, task_id: str) -> None:
-        """An answer that is too large has made a task: it is nobody's."""
-        self._own.make(self._caller.key.server, (), Made(task_id, 0.0))
-
-    def _break(self) -> None:
+    def _unread(self, begun: bytes) -> None:
+        self._lose(begun)
         raise UpstreamBroken(f"{GUARD}: what may name tasks is too large, cut short, or in an unknown encoding")
 
-
-class _Making(Inspector, frozen=True):
-    """The inspector of an answer to a request for a task: whose it was, he loses it, and what is unread breaks."""
-
-    made: Callable[[str], object] = str  # always given; a field without a default cannot follow those with one
-
-    def pass_unread(self, piece: bytes) -> bytes:
-        if (found := _MADE.search(piece)) and (task_id := jsonrpc.text(Raw(found[1]))) is not None:
-            self.made(task_id)
-        return super().pass_unread(piece)
+    def _lose(self, begun: bytes) -> None:
+        """Of an answer to a request for a task no more can be read: the task that it has made is nobody's."""
+        asks = self._request is not None and self._request.asks_task
+        if asks and (found := _MADE.search(begun)) and (task_id := jsonrpc.text(Raw(found[1]))) is not None:
+            self._own.make(self._caller.key.server, (), Made(task_id, 0.0))

@@ -16,7 +16,11 @@ Decode = Callable[[bytes], bytes]
 
 
 class Unreadable(Exception):
-    """A body cannot be decoded: its encoding is unknown or malformed, or it is too large when unpacked."""
+    """A body, behind `begun`, cannot be decoded: its encoding is unknown or malformed, or it unpacks to too much."""
+
+    def __init__(self, why: str = "it broke off", begun: bytes = b"") -> None:
+        super().__init__(why)
+        self.begun = begun
 
 
 def decoder(headers: Headers, bytes_max: int) -> Decode:
@@ -30,7 +34,7 @@ def decoder(headers: Headers, bytes_max: int) -> Decode:
     if codings == [b"identity"]:
         return bytes  # the same object
     if len(codings) > 1 or codings[0] not in _READABLE:
-        raise Unreadable(b", ".join(codings))
+        raise Unreadable(b", ".join(codings).decode("latin-1"))
     inflate = zlib.decompressobj(_BY_FIRST_BYTES)
     begun, room = False, bytes_max
 
@@ -50,9 +54,9 @@ def decoder(headers: Headers, bytes_max: int) -> Decode:
                 try:
                     plain += inflate.decompress(packed, most + 1 - len(plain))
                 except zlib.error as error:
-                    raise Unreadable(str(error)) from None
+                    raise Unreadable(str(error), bytes(plain)) from None
                 if len(plain) > most:
-                    raise Unreadable(f"more than {most} bytes unpacked from {len(piece)}")
+                    raise Unreadable(f"more than {most} bytes unpacked from {len(piece)}", bytes(plain))
                 packed = inflate.unused_data
         room -= len(plain)
         return bytes(plain)

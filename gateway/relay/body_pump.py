@@ -35,7 +35,7 @@ class Inspector(msgspec.Struct, frozen=True):
     """What is done with a body: it is copied, or edited. It is chosen once, when the response's head has come."""
 
     message: Callable[[bytes], bytes]  # takes one message; returns it as it came, unless `edits`; empty: none of it
-    unread: Callable[[], None]  # is told that something passed that could not be read
+    unread: Callable[[bytes], None]  # takes what could be read, perhaps nothing, of what could not be read whole
     marks: Sequence[bytes] = ()  # every event that may hold a message of interest has one of these in it
     edits: bool = False
     reads_all: bool = False  # marked events, however many; capitals count as small letters
@@ -44,11 +44,11 @@ class Inspector(msgspec.Struct, frozen=True):
 
     def pass_unread(self, piece: bytes) -> bytes:
         """A piece passes unread. That is told at each one: much time may pass between two."""
-        self.unread()
+        self.unread(piece)
         return piece
 
 
-def nothing() -> None:
+def nothing(_: bytes = b"") -> None:
     """Nothing is told of what passes unread; nothing takes long to read."""
 
 
@@ -60,6 +60,7 @@ class Tap(NamedTuple):
     begun: bytes = b""  # what was read of the body before, perhaps all
     is_edited: bool = False  # other bytes go on than came, or may
     more: Callable[[], bytes | None] = nothing  # returns the next part of what takes long to read; None: there is none
+    rest: Callable[[], bytes] = bytes  # returns what has come of an event that has not ended
 
 
 def inspected_at_once(inspector: Inspector, body: bytes, kind: bytes, limits: Limits) -> bool:
@@ -90,18 +91,15 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
         events = EventTap(inspector, decode, limits.inspected_event_bytes_max, reservation)
         if inspector.edits:
             _reframe(response, decode, None)
-        return Tap(events.through, events.end, is_edited=inspector.edits, more=events.more)
+        return Tap(events.through, events.end, is_edited=inspector.edits, more=events.more, rest=events.rest)
     if not inspector.edits:
         copy = BodyTap(inspector, decode, bytes_max, reservation, response.body_bytes)
         return Tap(copy.inspect, copy.end)
-    held, is_whole = await _held(response, inspector, hold_max, reservation)
-    if not is_whole:
-        return Tap(inspector.pass_unread, begun=inspector.pass_unread(held))
-    try:
-        plain = decode(held) + decode(b"")
-    except Unreadable:
-        inspector.unread()
-        return Tap(begun=held)
+    held, is_whole = await _held(response, inspector, decode, hold_max, reservation)
+    plain, is_read = _read(decode, held, is_whole)
+    if not is_read:
+        inspector.unread(plain)
+        return Tap(bytes if is_whole else inspector.pass_unread, begun=held)
     edited = inspector.message(plain)
     if edited is plain:
         return Tap(begun=held)
@@ -110,7 +108,7 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
 
 
 async def _held(
-    response: Response, inspector: Inspector, bytes_max: int, reservation: Reservation
+    response: Response, inspector: Inspector, decode: Decode, bytes_max: int, reservation: Reservation
 ) -> tuple[bytes, bool]:
     """What comes of a body in its time, and whether it is whole. Raises GatewayError: what has come passes unread."""
     held = bytearray()
@@ -124,9 +122,19 @@ async def _held(
             return bytes(held), True
     except (TimeoutError, GatewayError):
         if inspector.hold_s is None:
-            inspector.pass_unread(bytes(held))
+            inspector.unread(_read(decode, bytes(held), False)[0])
             raise
     return bytes(held), False
+
+
+def _read(decode: Decode, body: bytes, is_whole: bool) -> tuple[bytes, bool]:
+    """What can be read of a body, and whether that is all of it."""
+    plain = b""
+    try:
+        plain = decode(body)
+        return plain + (decode(b"") if is_whole else b""), is_whole
+    except Unreadable as error:
+        return plain or error.begun, False
 
 
 def _reframe(response: Response, decode: Decode, size_bytes: int | None) -> None:
@@ -174,11 +182,9 @@ class BodyTap:
 
     def end(self) -> bytes:
         if self._copy is not None:
-            copy, self._copy = bytes(self._copy), None
-            try:
-                self._to.message(self._decode(copy) + self._decode(b""))
-            except Unreadable:
-                self._to.unread()
+            plain, is_read = _read(self._decode, bytes(self._copy), True)
+            self._copy = None
+            self._to.message(plain) if is_read else self._to.unread(plain)
         return b""
 
 
@@ -207,10 +213,11 @@ class EventTap:
                 plain, self._waiting = plain[:_READ_AT_ONCE], memoryview(plain)[_READ_AT_ONCE:]
             out = self._events(plain)
         except Unreadable as error:
+            self._events(error.begun)
             if self._to.edits:
                 raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
             self._decode = _broken
-            self._to.unread()
+            self._to.unread(b"")
         return out + self._parser.take_comments() if self._to.edits else piece
 
     def more(self) -> bytes | None:
@@ -218,6 +225,9 @@ class EventTap:
             return None
         self._waiting = waiting[_READ_AT_ONCE:]
         return self._events(bytes(waiting[:_READ_AT_ONCE])) + self._parser.take_comments()
+
+    def rest(self) -> bytes:
+        return self._parser.rest()
 
     def end(self) -> bytes:
         """The stream is whole. One whose encoding stops short could not be read.
@@ -351,13 +361,13 @@ async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, respo
         if inspected_at_once(inspector, begun, kind, limits):
             await _pump(exchange, response, Tap(begun=begun))
             return
-    reservation = Reservation(exchange.connection.buffers)
+    reservation, tap = Reservation(exchange.connection.buffers), Tap()
     try:
         tap = await tap_for(inspector, response, limits, reservation)
         await _pump(exchange, response, tap._replace(begun=begun) if begun else tap)
     except GatewayError:
-        if kind != EVENT_STREAM:
-            inspector.unread()  # it was cut short
+        if (rest := tap.rest()) or kind != EVENT_STREAM:
+            inspector.unread(rest)  # it was cut short
         raise
     finally:
         reservation.close()
@@ -365,7 +375,7 @@ async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, respo
 
 async def _pump(exchange: Exchange, response: Response, tap: Tap) -> None:
     """Send the head, and the body as `tap` returns it."""
-    through, end, begun, exchange.response.is_edited, more = tap
+    through, end, begun, exchange.response.is_edited, more, _ = tap
     exchange.response.pass_on(response)
     body = response.body
     while True:

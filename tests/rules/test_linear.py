@@ -349,7 +349,7 @@ def test_a_piece_of_many_events_that_are_all_read_is_read_in_parts() -> None:
         read.append(data)
         return data
 
-    inspector = Inspector(seen, lambda: None, MAY_NAME, edits=True, reads_all=True)
+    inspector = Inspector(seen, lambda _: None, MAY_NAME, edits=True, reads_all=True)
     tap = EventTap(inspector, bytes, SIZE, Reservation(Buffers(2**30)))
     harmless = b"data:{}\n\n" * 50_000
     assert tap.through(harmless) + b"".join(iter(tap.more, None)) == harmless
