@@ -185,20 +185,18 @@ def _is_reached_by(url: value_readers.Url, listen: value_readers.Address) -> boo
     return url.port == listen.port and (same or either)
 
 
-def limits_clashes(limits: Limits, given: dict[str, str]) -> Iterator[Clash]:
-    if limits.held_bytes_max < limits.inspected_body_bytes_max:
+def clashes(config: Config | StdioConfig, in_force: Config | None, given: dict[str, str]) -> Iterator[Clash]:
+    if config.limits.held_bytes_max < config.limits.inspected_body_bytes_max:
         paths = ("limits.held_bytes_max", "limits.inspected_body_bytes_max")
         shown = " and ".join(given.get(path, "the default") for path in paths)
         yield paths, f"expected held_bytes_max of at least inspected_body_bytes_max, room for one body; given {shown}"
-
-
-def clashes(config: Config, in_force: Config | None, given: dict[str, str]) -> Iterator[Clash]:
+    if isinstance(config, StdioConfig):
+        return
     if config.admin and config.admin.listen == config.listen and (config.listen.port or config.listen.path):
-        shown = given.get("admin.listen") or given.get("listen")
-        yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"
+        same = given.get("admin.listen") or given.get("listen")
+        yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {same}"
     if config.traces and _is_reached_by(config.traces.endpoint, config.listen):
         yield ("traces.endpoint",), f"expected the address of a collector; given {given.get('traces.endpoint')}, {_OWN}"
-    yield from limits_clashes(config.limits, given)
     names, matches = dict[str, int](), dict[Match, int]()
     for at, upstream in enumerate(config.upstreams):
         path, match = f"upstreams[{at}]", upstream.match

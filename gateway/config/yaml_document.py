@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Final, NoReturn, TypeVar, get_args, get_origin
 
 import msgspec
 import yaml
 
-from gateway.config.settings import Admin, Clash, Config, StdioConfig, Upstream, clashes, limits_clashes
+from gateway.config.settings import Admin, Clash, Config, StdioConfig, Upstream, clashes
 from gateway.config.value_readers import NamedFile, read_address, read_url
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
@@ -31,6 +31,7 @@ _YAML_FAULTS: Final = {
 }
 """Parts of what the YAML parser says, and words for them."""
 
+_C = TypeVar("_C", Config, StdioConfig)
 _FAULTY: Final = object()  # stands for a value with a fault; the fault is noted
 
 
@@ -72,8 +73,8 @@ class Document:
         self.fault(location, problem)
         raise ConfigError(*self.faults)
 
-    def read(self, kind: Any, text: str, least: str = "") -> object:
-        """The struct of type `kind` in a YAML text; `_FAULTY` if it has a fault. `least` ends the error for no text."""
+    def read(self, kind: Any, text: str) -> object:
+        """The struct of type `kind` in a YAML text; `_FAULTY` if it has a fault."""
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
         except (RecursionError, yaml.YAMLError, ValueError, OverflowError) as error:  # a ValueError: "\\UFFFFFFFF"
@@ -84,6 +85,7 @@ class Document:
             words = [f"{words} (" for part, words in _YAML_FAULTS.items() if part in problem]
             self.fail(self.location(line + 1), f"not YAML: {''.join(words[:1])}{problem}{')' if words else ''}")
         if root is None or root.value == "":
+            least = " with at least the key upstreams" * (kind is Config)
             self.fail(self.location(1), f"the file is empty; expected a mapping{least}")
         return self.value(kind, root, "", root.start_mark.line + 1)
 
@@ -100,7 +102,7 @@ class Document:
             return None
         if reader is not None:
             found = self.scalar(reader, node, path, nullable)
-            return self.file(found, path) if kind is NamedFile and isinstance(found, str) else found
+            return self.file(kind, found, path) if kind in (NamedFile, Path) and isinstance(found, str) else found
         if get_origin(kind) is tuple:
             return self.sequence(get_args(kind)[0], node, path, least)
         if not isinstance(node, yaml.MappingNode):
@@ -156,12 +158,16 @@ class Document:
                 allowed = str(error)
         return self.expected(allowed, path)
 
-    def file(self, name: str, path: str) -> object:
-        """A file that the configuration names; `_FAULTY` if it cannot be read."""
+    def file(self, kind: Any, name: str, path: str) -> object:
+        """A file that the configuration names, to be read or, as a `Path`, written; `_FAULTY` if that cannot be."""
         try:
-            return self.read_file(name)
+            if kind is NamedFile:
+                return self.read_file(name)
+            (self.folder / name).open("ab").close()
         except (OSError, ValueError) as error:
-            return self.expected("a file that can be read", path, f": {_why(error)}")
+            can = "read" if kind is NamedFile else "written"
+            return self.expected(f"a file that can be {can}", path, f": {_why(error)}")
+        return self.folder / name
 
     def read_file(self, name: str) -> NamedFile:
         """A file in the folder of the document, as it was read first. Raises OSError or ValueError."""
@@ -257,13 +263,13 @@ def parse(text: str, source: str, folder: Path | None = None, in_force: Config |
     With `in_force`, the configuration that runs, values that a reload cannot change must be the same.
     """
     document = Document(source, Path(source).parent if folder is None else folder)
-    return _checked(document, document.read(Config, text, " with at least the key upstreams"), in_force)
+    return _checked(document, Config, document.read(Config, text), in_force)
 
 
-def _checked(document: Document, config: object, in_force: Config | None = None) -> Config:
+def _checked(document: Document, kind: type[_C], config: object, in_force: Config | None = None) -> _C:
     """The configuration of a document. Raises ConfigError for all faults, clashes between values included."""
-    document.check(clashes(config, in_force, document.given) if isinstance(config, Config) else ())
-    assert isinstance(config, Config)
+    document.check(clashes(config, in_force, document.given) if isinstance(config, kind) else ())
+    assert isinstance(config, kind)
     return config
 
 
@@ -285,20 +291,9 @@ def _text(path: Path, source: str) -> str:
 
 
 def load_stdio(path: Path) -> StdioConfig:
-    """The configuration in a file, for a server on stdio. `log.file` is relative to its folder. Raises ConfigError."""
+    """The configuration in a file, for a server on stdio. Raises ConfigError."""
     document = Document(str(path), path.parent)
-    value = document.read(StdioConfig, _text(path, str(path)))
-    document.check(limits_clashes(value.limits, document.given) if isinstance(value, StdioConfig) else ())
-    assert isinstance(value, StdioConfig)
-    if value.log.file is None:
-        return value
-    file = path.parent / value.log.file
-    try:
-        file.open("ab").close()
-    except OSError as error:
-        document.expected("a file that can be written", "log.file", f": {error.strerror}")
-        document.check()
-    return msgspec.structs.replace(value, log=msgspec.structs.replace(value.log, file=str(file)))
+    return _checked(document, StdioConfig, document.read(StdioConfig, _text(path, str(path))))
 
 
 def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
@@ -317,4 +312,4 @@ def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
                 document.expected(str(error), path)
     document.check()
     server = Upstream(name="upstream", url=values.pop("upstream"))
-    return _checked(document, Config(upstreams=(server,), **values))
+    return _checked(document, Config, Config(upstreams=(server,), **values))

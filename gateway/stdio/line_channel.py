@@ -18,9 +18,9 @@ from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
 from gateway.refresh.retrying_crawler import OWN
-from gateway.stdio.line_splitter import Line, Sight
+from gateway.stdio.line_splitter import Sight
 from gateway.stdio.standard_streams import Outlet
-from gateway.transport.memory_budget import Buffers, Reservation
+from gateway.transport.memory_budget import Reservation
 
 _UNREADABLE: Final = "a response of the server's cannot be read: too large, or no JSON"
 UNANSWERED_MAX: Final = 10_000  # requests of the client; the oldest are forgotten first
@@ -66,6 +66,10 @@ class StdioCaller:
         if message_id is None or self._unanswered.knows(message_id):
             return False
         return OWN.has(jsonrpc.number_of(message_id))
+
+    def may_be_answered_by(self, sight: Sight) -> bool:
+        """Whether a line of which the beginning tells no id may be a response to a request of the gateway's."""
+        return self.has_asked and sight.may_be_response and sight.first_id is None
 
     def answer(self, message_id: Id | None, response: Message | None, why: str = _UNREADABLE) -> None:
         """The server has answered a request of the gateway's; None if the response cannot be read, or none comes."""
@@ -140,51 +144,6 @@ class StdioReply:
         if not self._ended:
             self.outlet.insist(data)
             self._ended = True
-
-
-class LargeLine:
-    """A line of the server's that is too large to be read, on its way. It must be closed.
-
-    It `stays` if it has an id of the gateway's. None: it may be a response, late or second ones included, and is held
-    until its end shows the id; where there is no room for that, it passes. Any other line passes.
-    """
-
-    def __init__(self, first: bytes, caller: StdioCaller, buffers: Buffers) -> None:
-        self._caller = caller
-        self.sight = Sight(first)
-        self._held: list[Line] = []
-        self._reservation = Reservation(buffers)
-        self.stays: bool | None = False
-        if caller.has_asked and self.sight.may_be_response:
-            first_id = self.sight.first_id
-            self.stays = None if first_id is None else caller.asked(first_id)
-
-    def feed(self, line: Line) -> list[Line]:
-        """The line goes on with this piece. Returns the pieces to be passed now."""
-        self.sight.feed(line.raw)
-        pieces = [line]
-        if self.stays is None:
-            size_bytes = self._reservation.held_bytes + len(line.raw)
-            has_room = self._reservation.has_room(size_bytes)
-            self._held.append(line)
-            if has_room and not line.ended:
-                self._reservation.set(size_bytes)
-                return []
-            pieces = self.close()
-            self.stays = False
-            if has_room:
-                message_id = jsonrpc.id_of(jsonrpc.member(b"".join([each.raw for each in pieces]), "id"))
-                self.stays = self._caller.asked(message_id)
-                self._caller.answer(message_id, None)
-        if line.ended:
-            self._caller.answer(self.sight.id, None)
-        return [] if self.stays else pieces
-
-    def close(self) -> list[Line]:
-        """No more of it comes, or no more is held. Returns the pieces that were held."""
-        held, self._held = self._held, []
-        self._reservation.close()
-        return held
 
 
 class Passed(NamedTuple):

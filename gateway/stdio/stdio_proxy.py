@@ -28,8 +28,8 @@ from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
 from gateway.refresh.query_answer import Answerer, Passes
 from gateway.stdio.child_process import Child, Streams
-from gateway.stdio.line_channel import UNANSWERED_MAX, LargeLine, Passed, StdioCaller, StdioReply, Unanswered
-from gateway.stdio.line_splitter import Line, LineParser, Sight
+from gateway.stdio.line_channel import UNANSWERED_MAX, Passed, StdioCaller, StdioReply, Unanswered
+from gateway.stdio.line_splitter import SIGHT_BYTES, Line, LineParser, Sight
 from gateway.stdio.standard_streams import Outlet, PipeSource
 from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.session_indexes import Sessions
@@ -63,16 +63,24 @@ class StdioProxy:
         self._caller = StdioCaller(server, self._unanswered)
         self._answerer = Answerer(self.sessions, config.index, self._counts, self._clock)
         self._answering: set[asyncio.Task[None]] = set()
-        self._sight: Sight | None = None  # of the client's line that passes in pieces
-        self._large: LargeLine | None = None  # the server's line that passes in pieces
 
-    async def _carry(self, source: PipeSource, to: Outlet, take: Callable[[Line], Awaitable[bool]]) -> Line | None:
+    async def _carry(
+        self,
+        source: PipeSource,
+        to: Outlet,
+        take: Callable[[Line], Awaitable[bool]],
+        holds: Callable[[Sight], bool] = lambda _: False,
+    ) -> Line | None:
         """Carry the lines of a side to the other one, but for those that `take` keeps, no faster than it takes them.
 
-        Returns the last line, which was not carried, if it has no end: the gateway's own must not stand behind it.
+        Where there is room, a large line that `holds` names by its beginning is taken in one piece. Returns the last
+        line, which was not carried, if it has no end: the gateway's own must not stand behind it.
         """
-        parser = LineParser(self._limits.inspected_body_bytes_max)
         with closing(Reservation(self._buffers)) as reservation:
+            parser = LineParser(
+                self._limits.inspected_body_bytes_max,
+                lambda pending: holds(Sight(bytes(pending[:SIGHT_BYTES]))) and reservation.has_room(len(pending)),
+            )
             while piece := await source.read():
                 for number, line in enumerate(parser.feed(piece), 1):
                     if not await take(line):
@@ -100,7 +108,7 @@ class StdioProxy:
 
     async def _is_answered(self, line: Line) -> bool:
         """Whether a line is answered here. What passes is noted."""
-        message = await list_request.read(line.raw) if line.whole else None
+        message = await list_request.read(line.raw) if line.sight is None else None
         if message is None:
             self._pass_unread(line)
             return False
@@ -123,14 +131,9 @@ class StdioProxy:
 
     def _pass_unread(self, line: Line) -> None:
         """A line, or a piece of one, passes unread. It may be a request, whose id can be seen in most."""
-        if line.whole and not jsonrpc.looks_like_messages(line.raw):
+        if not line.ended or (line.sight is None and not jsonrpc.looks_like_messages(line.raw)):
             return
-        self._sight = self._sight or Sight(line.raw)
-        self._sight.feed(line.raw)
-        if not line.ended:
-            return
-        request_id, self._sight = self._sight.request_id, None
-        if request_id is not None:
+        if (request_id := (line.sight or Sight(line.raw)).request_id) is not None:
             self._unanswered.note(request_id, Passed(_UNREAD, self.sessions.now(), is_clear=False))
 
     async def _answer(
@@ -158,11 +161,9 @@ class StdioProxy:
 
     async def serve_server(self, source: PipeSource) -> None:
         """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
-        last = await self._carry(source, self._to_client, self._stays)
+        last = await self._carry(source, self._to_client, self._stays, self._caller.may_be_answered_by)
         if last is not None and await self._stays(last):
             last = None
-        for piece in self._large.close() if self._large is not None else ():
-            self._to_client.pass_on(piece)
         self._caller.end("the server has ended without an answer")
         await self._answers()
         if last is not None:
@@ -171,19 +172,8 @@ class StdioProxy:
 
     async def _stays(self, line: Line) -> bool:
         """Whether a line is not to be passed on: it answers a request of the gateway's, or is seen to here."""
-        if not line.whole:
-            large = self._large = self._large or LargeLine(line.raw, self._caller, self._buffers)
-            for piece in large.feed(line):
-                self._to_client.pass_on(piece)
-            if line.ended:
-                self._large = None
-                if (
-                    large.sight.may_be_message
-                    and not large.stays
-                    and (pending := self._answered(large.sight.id)) is not PLAIN
-                ):
-                    self._take_in(pending.unread())
-            return True
+        if line.sight is not None:
+            return self._large_stays(line, line.sight)
         message, message_id = jsonrpc.parse(line.raw), None
         if message is None:
             if not jsonrpc.may_be_messages(line.raw):
@@ -208,6 +198,19 @@ class StdioProxy:
             self._take_in(intercepted)
             line.raw = intercepted.seen
         return False
+
+    def _large_stays(self, line: Line, sight: Sight) -> bool:
+        """The same of a line that is too large to be read, or of a piece of it: as its first piece, so all."""
+        message_id = sight.id if line.ended else sight.first_id
+        if sight.stays is None:
+            if line.ended and sight.may_be_response:  # it was held, or came at once
+                message_id = jsonrpc.id_of(jsonrpc.member(line.raw, "id"))
+            sight.stays = sight.may_be_response and self._caller.asked(message_id)
+        if line.ended:
+            self._caller.answer(message_id, None)
+            if sight.may_be_message and not sight.stays and (pending := self._answered(message_id)) is not PLAIN:
+                self._take_in(pending.unread())
+        return sight.stays
 
     def _answered(self, message_id: jsonrpc.Id | None) -> Pending:
         """What a response of that id answers, which is not read; it is answered now."""

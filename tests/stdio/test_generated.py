@@ -32,23 +32,23 @@ def test_nothing_differs_in_generated_transcripts(first: int) -> None:
 
 FAULTS: Final = faults({
     "CRLF becomes LF": (
-        r"return Line\(raw, whole, ended\)", r'return Line(raw.replace(b"\\r\\n", b"\\n"), whole, ended)'
+        r"return Line\(raw, ended, sight\)", r'return Line(raw.replace(b"\\r\\n", b"\\n"), ended, sight)'
     ),
     "a message of the gateway's own goes out wherever in a line the others are": (
         r"(?<=if )not self\.is_inside(?=:\n\s+self\.write\(line\))", "True"
     ),
     "what is no JSON is dropped": (
-        r"(?=\bto\.pass_on\(line\))", "(not line.whole or jsonrpc.parse(line.raw) is not None) and "
+        r"(?=\bto\.pass_on\(line\))", "(line.sight is not None or jsonrpc.parse(line.raw) is not None) and "
     ),
     "a line without its end is lost": (r'(?<=return )self\._take\(b"", ended=False\)(?= if)', "None"),
     "what answers a request of the gateway's passes as well": (
         r"(?<=answer\(message_id, message\)\n)(\s+return) True", r"\1 False"
     ),
     "1 and its text are one id": (r"(?<=data = )bytes\(raw\)(?=\n\s+found = text\(data\))", r"bytes(raw).strip(b'\"')"),
-    "large lines are cut": (r"return \[\] if self\.stays else pieces", "return [line] if line.ended else []"),
+    "large lines are cut": (r"return sight\.stays", "return sight.stays or not line.ended"),
     "messages are written anew": (
         r"(?<=\bto\.pass_on\()line(?=\))",
-        r'line if not line.whole or jsonrpc.parse(line.raw) is None else Line(line.raw.rstrip() + b"\\n")',
+        r'line if line.sight is not None or jsonrpc.parse(line.raw) is None else Line(line.raw.rstrip() + b"\\n")',
     ),
 })  # fmt: skip
 
