@@ -7,6 +7,7 @@ that cannot be read get a `Refusal` of `http/request_parser.py` instead.
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Final, TypeVar
 
 from gateway.mcp import jsonrpc
@@ -51,11 +52,10 @@ class GatewayError(Exception):
     """An error that a client gets in place of an answer."""
 
     status = 502
-    reason = b"Bad Gateway"
     code = INTERNAL_ERROR
     refuses = False  # whether it says no to who asks, and so nothing has failed
     text = ""  # unless another is given
-    before: str | None = None  # what a client reads before the text, if not the reason
+    before: str | None = None  # what a client reads before the text, if not the words of the status
     retry_after_s: float | None = None  # how long to wait; None if that is unknown
 
     def __init__(self, text: str = "") -> None:
@@ -67,35 +67,35 @@ class GatewayError(Exception):
 
     def message(self, raw_id: bytes) -> bytes:
         """The error as a JSON-RPC response. `raw_id` is the id of the request, empty if it is unknown."""
-        before = f"{self.reason.decode('latin-1')}: " if self.before is None else self.before
+        before = f"{HTTPStatus(self.status).phrase}: " if self.before is None else self.before
         data = None if self.retry_after_s is None else {"retryAfterSeconds": self.retry_after_s}
         return jsonrpc.error(raw_id, self.code, f"{before}{self}", data)
 
 
 class Ambiguous(GatewayError):  # a request that two may read differently (DESIGN 3.2, 8.16)
-    status, reason, code = 400, b"Bad Request", INVALID_REQUEST
+    status, code = 400, INVALID_REQUEST
 
 
 class Forbidden(GatewayError):  # `Host` or `Origin` is refused (DESIGN 7.10)
-    status, reason, code = 403, b"Forbidden", INVALID_REQUEST
+    status, code = 403, INVALID_REQUEST
 
 
 class Internal(GatewayError):
     """A fault of the gateway itself. Clients are not told which; the log has its traceback."""
 
-    status, reason, text = 500, b"Internal Server Error", "a fault of taskgate itself; its log says more"
+    status, text = 500, "a fault of taskgate itself; its log says more"
 
 
 class NoUpstream(GatewayError):  # no upstream is configured for the host and path
-    status, reason, code = 404, b"Not Found", INVALID_REQUEST
+    status, code = 404, INVALID_REQUEST
 
 
 class Loop(GatewayError):  # an upstream's address leads back to the gateway
-    status, reason, code = 508, b"Loop Detected", INVALID_REQUEST
+    status, code = 508, INVALID_REQUEST
 
 
 class RateLimited(GatewayError):  # too many task operations of one identity
-    status, reason, code, refuses = 429, b"Too Many Requests", INVALID_REQUEST, True
+    status, code, refuses = 429, INVALID_REQUEST, True
 
     def __init__(self, retry_after_s: int) -> None:
         super().__init__(f"too many task operations; try again in {retry_after_s} s")
@@ -103,26 +103,26 @@ class RateLimited(GatewayError):  # too many task operations of one identity
 
 
 class Unclear(GatewayError):  # a `ttl` that two servers may read differently (DESIGN 8.9)
-    status, reason, code, refuses, before = 200, b"OK", INVALID_PARAMS, True, "Invalid params: "
+    status, code, refuses, before = 200, INVALID_PARAMS, True, "Invalid params: "
 
 
 class NoFilter(Unclear):  # a filter for a list that the gateway does not answer (DESIGN 5.10)
-    status, reason = 400, b"Bad Request"
+    status = 400
 
 
 class NoTasks(Unclear):  # tasks where nothing tells whose they are (DESIGN 8.16)
-    status, reason = 400, b"Bad Request"
+    status = 400
 
 
 class UnknownTask(GatewayError):
     """A task that is not the caller's (DESIGN 8.16). Its text is that of servers, of an id that they do not know."""
 
-    status, reason, code, refuses, before = 200, b"OK", INVALID_PARAMS, True, ""
+    status, code, refuses, before = 200, INVALID_PARAMS, True, ""
     text = "Failed to retrieve task: Task not found"
 
 
 class Overloaded(GatewayError):  # a limit is reached; a later try may succeed
-    status, reason = 503, b"Service Unavailable"
+    status = 503
 
 
 class UpstreamUnreachable(GatewayError):
@@ -134,7 +134,7 @@ class UpstreamBroken(GatewayError):
 
 
 class UpstreamTimeout(GatewayError):  # no answer in time
-    status, reason = 504, b"Gateway Timeout"
+    status = 504
 
 
 class UpstreamRefused(GatewayError):
@@ -154,6 +154,7 @@ class UpstreamRefused(GatewayError):
         super().__init__(f"the upstream answered {status}{f': {said}' if said else ''}")
         self.retry_after_s = retry_after_s
         self.status, self.reason, self.headers, self.body, self.crawl_id = status, reason, headers, body, crawl_id
+        self.before = f"{reason.decode('latin-1')}: "
         self.refuses = status < 500 and status != 429  # what is wrong is the client's request, or the address in `url`
 
     @property
@@ -172,7 +173,7 @@ class UpstreamRefused(GatewayError):
 class UpstreamFailed(GatewayError):
     """The upstream answered the crawler with a JSON-RPC error. The client gets that error (DESIGN 5.8)."""
 
-    status, reason = 200, b"OK"
+    status = 200
 
     def __init__(self, error: bytes) -> None:
         super().__init__("the upstream answered with a JSON-RPC error")
@@ -187,7 +188,7 @@ class UpstreamFailed(GatewayError):
 class CannotAnswer(GatewayError):
     """A filtered list that cannot be had, though nothing has failed. The message says why, and what to ask instead."""
 
-    status, reason, code, refuses, before = 200, b"OK", CANNOT_ANSWER, True, ""
+    status, code, refuses, before = 200, CANNOT_ANSWER, True, ""
 
 
 class TooLarge(CannotAnswer):

@@ -22,6 +22,15 @@ ONE: Final = "upstreams: [{name: a, url: 'http://127.0.0.1:3001/mcp'}]\n"
 CHECK: Final = "--check --config -"
 AT: Final = "http://127.0.0.1:3001/mcp"
 BOTH: Final = "Not Acceptable: Client must accept both application/json and text/event-stream"  # as the SDKs have it
+# What may be written for an address.
+URL: Final = (
+    "http:// or https:// and a host, perhaps a port up to 65535 and a path, such as http://127.0.0.1:8000/mcp or "
+    "http://[::1]:8000; no zone, user, query or fragment"
+)
+LISTEN: Final = (
+    "HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH, the path of at most 107 "
+    "bytes"
+)
 
 # What was written on a command line, and on standard input: and what is said. Each ends with status 2.
 COMMANDS: Final = {
@@ -58,39 +67,32 @@ COMMANDS: Final = {
         "--upstream: expected the address of an MCP",
     ),
     **{
-        f"{key} {text}": (flags.format(text), "", f"{key}: expected {words}; given '{text}'")
+        f"{key} {text}": (flags.format(text), "", f"{key}: expected {URL}; given '{text}'")
         for key, flags in {"--upstream": "--upstream {}", "URL": "try {}"}.items()
-        for text, words in {
-            "127.0.0.1:27012/mcp": "http:// or https:// in front of it, such as http://127.0.0.1:8000/mcp",
-            "localhost:27012": "http:// or https:// in front of it, such as http://127.0.0.1:8000/mcp",
-            "http://::1:3001/mcp": "brackets around IPv6, as in [::1]:8080",
-            "http://fe80::1": "brackets around IPv6, as in [::1]:8080",
-            "http://127.0.0.1:65536/mcp": "a port of at most 65535",
-            "http://[::1]:070000": "a port of at most 65535",
-            "ftp://127.0.0.1": "http:// or https://, a host, perhaps a port and a path; no user, query or fragment",
-        }.items()
+        for text in [
+            "127.0.0.1:27012/mcp",
+            "localhost:27012",
+            "http://::1:3001/mcp",
+            "http://fe80::1",
+            "http://[fe80::1%25eth0]:3001/mcp",
+            "http://127.0.0.1:65536/mcp",
+            "http://[::1]:070000",
+            "ftp://127.0.0.1",
+        ]
     },
     **{
-        f"{key} {text}": (flags.format(text), "", f"{key.split()[0]}: expected {words}; given '{text}'")
+        f"{key} {text}": (flags.format(text), "", f"{key.split()[0]}: expected {LISTEN}; given '{text}'")
         for key, flags in {
             "--listen": f"--upstream {AT} --listen {{}}",
             "--admin": f"--upstream {AT} --admin {{}}",
             "--admin of stdio": "stdio --admin {} -- true",
         }.items()
-        for text, words in {
-            "8080": "HOST:PORT with a host, such as 127.0.0.1:8080 or [::1]:8080",
-            ":8080": "HOST:PORT with a host, such as 127.0.0.1:8080 or [::1]:8080",
-            "localhost": "HOST:PORT with a port, such as 127.0.0.1:8080 or [::1]:8080",
-            "::1:8080": "brackets around IPv6, as in [::1]:8080",
-            "127.0.0.1:70000": "a port of at most 65535",
-            "/run/x": "HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH, the "
-            "path of at most 107 bytes",
-        }.items()
+        for text in ("8080", ":8080", "localhost", "::1:8080", "127.0.0.1:70000", "/run/x")
     },
     "a listen that is a number": (
         CHECK,
         f"listen: 8080\n{ONE}",
-        "standard input:1: listen: expected HOST:PORT with a host",
+        "standard input:1: listen: expected HOST:PORT, such as",
     ),
     "two that match the same": (
         CHECK,
@@ -103,7 +105,6 @@ COMMANDS: Final = {
         + "".join(f"- {{name: {n}, url: 'http://127.0.0.1:3001/', match: {{prefix: /x}}}}\n" for n in "ab"),
         "upstreams[1].match: the same requests as those of upstreams[0]: give one its own match.prefix",
     ),
-    "a zone of IPv6": ("--upstream http://[fe80::1%25eth0]:3001/mcp", "", "no zone of IPv6: give the host a name"),
     # `try` and `tasks`
     "a status": (
         f"tasks --status workin {AT}",

@@ -113,14 +113,14 @@ def _host_port(value: object) -> tuple[str | None, int | None]:
     return (None if "" in host.split(".") else host), port
 
 
-def _lacking(value: object, allowed: str) -> str:
-    """What a wrong address lacks, or else `allowed`. No part of it is told: a variable may have brought it."""
-    text = str(value)
-    if (port := re.search(r":0*([0-9]{5,9})(?:/|$)", text)) and int(port[1]) > 65535:
-        return "a port of at most 65535"
-    if re.fullmatch(r"(?:.*//)?[0-9A-Fa-f]*(?::[0-9A-Fa-f]*){2,}(?:/.*)?", text):
-        return "brackets around IPv6, as in [::1]:8080"
-    return allowed
+_LISTEN: Final = (
+    "HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH, the path of at most "
+    f"{_SOCKET_BYTES_MAX} bytes"
+)
+_URL: Final = (
+    "http:// or https:// and a host, perhaps a port up to 65535 and a path, such as http://127.0.0.1:8000/mcp or "
+    "http://[::1]:8000; no zone, user, query or fragment"
+)
 
 
 def read_address(value: object) -> Address:
@@ -128,9 +128,7 @@ def read_address(value: object) -> Address:
         return Address("", 0, path)
     host, port = _host_port(value)
     if host is None or port is None:
-        bare = " with a host" if _match(":?[0-9]+", str(value)) else " with a port" * bool(host)
-        unix = f", the port from 0 to 65535; or unix:/PATH, the path of at most {_SOCKET_BYTES_MAX} bytes" * (not bare)
-        raise ValueError(_lacking(value, f"HOST:PORT{bare}, such as 127.0.0.1:8080 or [::1]:8080{unix}"))
+        raise ValueError(_LISTEN)
     return Address(host, port)
 
 
@@ -142,12 +140,7 @@ def read_url(value: object) -> Url:
     found = _match(r"([Hh][Tt][Tt][Pp][Ss]?)://([^/]*)(/(?:(?![?#\\])[!-~])*)?", value)
     host, port = _host_port(found[2]) if found else (None, None)
     if not found or host is None or port == 0:
-        allowed = "http:// or https://, a host, perhaps a port and a path; no user, query or fragment"
-        if _host_port(str(value).partition("/")[0])[0]:
-            allowed = "http:// or https:// in front of it, such as http://127.0.0.1:8000/mcp"
-        elif found and "%" in found[2]:
-            allowed = "no zone of IPv6: give the host a name, or a global address"
-        raise ValueError(_lacking(value, allowed))
+        raise ValueError(_URL)
     scheme = found[1].lower()
     return Url(scheme, host, port or _PORTS[scheme], found[3] or "/")
 

@@ -18,7 +18,6 @@ from gateway.config.value_readers import NamedFile, read_address, read_url
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
 GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats
 _VARIABLE: Final = re.compile(r"\$\{(?:(?:([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?|file:([^}]+))\})?")
-_SECRET_BYTES_MAX: Final = 64 * 2**10  # of a file that a value names
 _YAML_FAULTS: Final = {
     "mapping values are not allowed": "a value has `: ` in it and no quotes, or the line is indented too far",
     "character '\\t'": "a tab stands where YAML wants spaces: indent with spaces",
@@ -186,7 +185,7 @@ class Document:
                 try:
                     return _secret(self.read_file(file).data)
                 except (OSError, ValueError) as error:
-                    allowed = f"a file of UTF-8 that can be read, of at most 64 KiB, as {file}: {_why(error)}"
+                    allowed = f"a file of UTF-8 that can be read, as {file}: {_why(error)}"
                     self.expected(allowed, path)
             elif name is None:
                 self.expected("${NAME} or ${NAME:-default}, the name of letters, digits and _; or ${file:PATH}", path)
@@ -214,8 +213,6 @@ def _why(error: OSError | ValueError) -> object:
 
 def _secret(data: bytes) -> str:
     """The text of a file, without one line end at its end. Raises ValueError, which never quotes it."""
-    if len(data) > _SECRET_BYTES_MAX:
-        raise ValueError("it is larger")
     try:
         return re.sub(r"\r?\n\Z", "", data.decode())
     except UnicodeDecodeError:

@@ -12,8 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.exposition import gzip_accepted
+from prometheus_client.aiohttp import make_aiohttp_handler
 
 from gateway.config import Address, Config, StartError
 from gateway.downstream.host_origin_check import HostCheck
@@ -52,13 +51,7 @@ async def serve(
         is_ready = page.read().draining is None
         return web.Response(text="ready\n") if is_ready else web.Response(text="draining\n", status=503)
 
-    async def exposition(request: web.Request) -> web.Response:
-        shown = generate_latest(page.metrics.registry)
-        response = web.Response(body=shown, headers={"Content-Type": CONTENT_TYPE_LATEST})
-        if gzip_accepted(request.headers.get("Accept-Encoding", "")):
-            response.enable_compression(web.ContentCoding.gzip)
-        return response
-
+    exposition = make_aiohttp_handler(page.metrics.registry)
     app = web.Application(middlewares=[guarded])
     own = web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)
     app.add_routes([*own, *status_page.routes(page)])

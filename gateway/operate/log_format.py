@@ -16,32 +16,22 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 _BARE: Final = re.compile(r"[!#-<>-~]+")  # a value that text shows without quotes
 
 
-def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+class Lines(logging.Formatter):
+    """A record as one line: JSON of time, level, logger, message and its fields; or text, each field as name=value."""
 
-
-def _fields(record: logging.LogRecord) -> dict[str, object]:
-    found = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    if record.exc_info:
-        found["exception"] = logging.Formatter().formatException(record.exc_info)
-    return found
-
-
-class JsonLines(logging.Formatter):
-    """A record as one line of JSON: time, level, logger, message, and its fields."""
+    def __init__(self, is_text: bool) -> None:
+        super().__init__()
+        self._is_text = is_text
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
-        return printable(_json({"time": _time(record), **line, **_fields(record)}))
-
-
-class TextLines(logging.Formatter):
-    """A record as one line for people: time, level, message, then name=value for each field."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        words = [_time(record), f"{record.levelname.lower():<7}", record.getMessage()]
-        words += [f"{name}={_plain(value)}" for name, value in _fields(record).items()]
-        return printable(" ".join(words))
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        level, message = record.levelname.lower(), record.getMessage()
+        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        if self._is_text:
+            return printable(" ".join([at, f"{level:<7}", message, *(f"{n}={_plain(v)}" for n, v in fields.items())]))
+        return printable(_json({"time": at, "level": level, "logger": record.name, "message": message, **fields}))
 
 
 def _plain(value: object) -> str:
@@ -60,7 +50,7 @@ def set_up(config: Log | StdioLog) -> None:
     file = config.file if isinstance(config, StdioLog) else None
     handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
     words = config.format or ("text" if file is None and sys.stderr.isatty() else "json")
-    handler.setFormatter(TextLines() if words == "text" else JsonLines())
+    handler.setFormatter(Lines(words == "text"))
     logger = logging.getLogger("taskgate")
     logger.handlers[:] = [handler]
     logger.propagate = False

@@ -5,6 +5,7 @@ and reads the answer in the body gets the gateway's own errors there, with statu
 """
 
 import logging
+from http import HTTPStatus
 
 from gateway.downstream.exchange import Exchange
 from gateway.errors import Ambiguous, GatewayError, Internal, UpstreamRefused, UpstreamTimeout, shown
@@ -45,12 +46,12 @@ def respond(
         response.end()
     else:
         fields = [(b"Content-Type", JSON), *(() if caller is None else caller.cors)]
-        status, reason = error.status, error.reason
+        status = error.status
         if caller is not None and message is not None and _is_for_reader(error, exchange, caller, message, is_relayed):
-            status, reason = 200, b"OK"
+            status = 200
         elif error.retry_after_s is not None:
             fields.append((b"Retry-After", b"%d" % error.retry_after_s))
-        response.respond(status, reason, fields, error.message(raw_id))
+        response.respond(status, HTTPStatus(status).phrase.encode(), fields, error.message(raw_id))
         response.status = error.status  # for log and metrics
     return error
 

@@ -120,12 +120,9 @@ def _aside() -> tuple[int, int]:
 def _environment() -> dict[str, str]:
     """The environment that this process was given, without the LC_CTYPE that Python may have added (PEP 538)."""
     given = dict(os.environ)
-    try:
-        original = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:
-        return given
-    if not any(each.startswith(b"LC_CTYPE=") for each in original):
-        given.pop("LC_CTYPE", None)
+    with suppress(OSError):
+        if b"\0LC_CTYPE=" not in b"\0" + Path("/proc/self/environ").read_bytes():
+            given.pop("LC_CTYPE", None)
     return given
 
 

@@ -43,8 +43,8 @@ def test_check_and_the_log_name_a_file_whose_name_is_no_utf_8(tmp_path: Path) ->
     assert (checked.returncode, checked.stderr) == (0, "")
     assert "gate\\udcff.yaml: valid" in checked.stdout
     record = logging.makeLogRecord({"msg": "not reloaded", "why": os.fsdecode(b"gate\xff.yaml"), "levelname": "ERROR"})
-    for lines in (log_format.JsonLines(), log_format.TextLines()):
-        assert "gate\\udcff.yaml" in lines.format(record)
+    for is_text in (False, True):
+        assert "gate\\udcff.yaml" in log_format.Lines(is_text).format(record)
 
 
 # ---- --check ----
