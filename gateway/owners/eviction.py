@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 _K = TypeVar("_K", bound=Hashable)
 _EXPIRED_AT_ONCE: Final = 200
+_TOLD_AGAIN: Final = 4  # times in the time for which what is idle is kept
 
 
 class Space(NamedTuple):
@@ -24,6 +25,7 @@ class Storable(Protocol[_K]):
     key: _K
     queries: int = 0  # that use it
     used_at: float = 0.0  # while it is stored
+    told_at: float = float("-inf")
     stored_bytes: int | None = None  # as it was counted last; None if it is not counted
 
     @property
@@ -49,7 +51,7 @@ class Stored(Generic[_K, _V]):
         self.size_bytes = self.count = 0
         self.space = space
         self._beside = beside  # what is stored there takes of the same space
-        self.on_use: Callable[[_V, float], None] | None = None  # is told of each use of what is counted: when
+        self.tell: Callable[[_V], None] | None = None  # is told of what is stored, and again while it is in use
         self._by_key: OrderedDict[_K, _V] = OrderedDict()
         self._groups_of, self._groups = groups_of, dict[Hashable, dict[_K, None]]()
 
@@ -89,8 +91,10 @@ class Stored(Generic[_K, _V]):
         if one.key in self._by_key:
             self._by_key.move_to_end(one.key)
             one.used_at = now
-            if self.on_use is not None and one.stored_bytes is not None:
-                self.on_use(one, now)
+            is_due = one.stored_bytes is not None and now - one.told_at >= self.space.idle_s / _TOLD_AGAIN
+            if self.tell is not None and is_due:
+                one.told_at = now
+                self.tell(one)
 
     @property
     def _is_full(self) -> bool:

@@ -12,15 +12,16 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
 from gateway.refresh.listing_order import ListingOrder
-from gateway.refresh.planning import Ages, may_match_all_live
+from gateway.refresh.planning import may_match_all_live
 from gateway.refresh.retrying_crawler import TASKS_AT_ONCE, Crawler, ListPage
-from gateway.tasks.index import Named, TaskEntry
-from gateway.tasks.reconciliation import Known, Listing
+from gateway.tasks.index import Named, Stale, TaskEntry
+from gateway.tasks.reconciliation import ALL, Listing
 from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
 
@@ -40,7 +41,7 @@ class Refresh(ABC):
     _sessions: Sessions
     _crawler: Crawler
     _in_flight: InFlight
-    _ages: Ages
+    _limits: IndexLimits
     _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
 
     async def run(self) -> None:
@@ -51,10 +52,6 @@ class Refresh(ABC):
         finally:
             self._in_flight.end()
             self._sessions.keep(self._session)
-
-    @property
-    def _known(self) -> Known:
-        return self._record.known
 
     @abstractmethod
     async def _ask_all(self) -> None:
@@ -72,8 +69,8 @@ class Refresh(ABC):
     def _accept(self, asked: int) -> None:
         """A `tasks/*` has succeeded. Raises Forgotten if the session has been cleared since it was asked for."""
         self._check_same()
-        self._known.accept(asked)
-        self._sessions.accept(self._session)
+        self._record.accept(asked)
+        self._sessions.keep(self._session, is_accepted=True)
 
     async def _put_page(self, page: ListPage) -> list[Task]:
         """Put a page into the index. Returns the tasks that are new in this crawl."""
@@ -85,7 +82,7 @@ class Refresh(ABC):
             self._check_same()
             some = page.tasks[start : start + TASKS_AT_ONCE]
             if self._sessions.own is not None:  # where each can be asked for, all are: most of a page may be others'
-                some = [t for t in some if self._session.owns(t.id) and not self._known.asks_by_id]
+                some = [t for t in some if self._session.owns(t.id) and not self._record.asks_by_id]
             new += self._record.page_answered(some, page.told, self._sessions.now())
             if self._sessions.lives is not None:
                 self._sessions.lives.told(self._session.key, some)
@@ -99,7 +96,7 @@ class Refresh(ABC):
 
         async def worker() -> None:
             for task_id in waiting:
-                if self._session.record.known.asks_by_id:
+                if self._session.record.asks_by_id:
                     await self._ask_for_one(task_id)
                 self._in_flight.release(task_id)
 
@@ -122,7 +119,7 @@ class Refresh(ABC):
         now = self._sessions.now()
         told = Stamp(asked, asked.order, now.order, is_own=True)
         if jsonrpc.code_of(response.error) == jsonrpc.METHOD_NOT_FOUND:
-            self._record.stop_asking_by_id(now, max(self._ages.full_crawl_interval_s, self._ages.max_age_s))
+            self._record.stop_asking_by_id(now, max(self._limits.full_crawl_interval, self._limits.max_age))
             return
         self._accept(asked.order)
         found = None if bytes(response.error) else _task_in(response, task_id)
@@ -197,9 +194,9 @@ class Crawl(Refresh):
         session, order = self._session, ListingOrder()
         cursors: list[str | None] = []
         pages = size_bytes = 0
-        self._from_nothing = bool(self._known.outgrown) or not len(self._record.index)
+        self._from_nothing = bool(self._record.outgrown) or not len(self._record.index)
         self._record.begin_crawl()
-        first_only = self._sessions.own is not None and self._known.asks_by_id  # it tells whether the caller is served
+        first_only = self._sessions.own is not None and self._record.asks_by_id  # it tells whether the caller is served
         async with aclosing(self._crawler.pages(first_only)) as reading:
             async for page in reading:
                 if page.cursor is None:
@@ -217,8 +214,8 @@ class Crawl(Refresh):
         await self._forget_unseen(began)
         self._check_same()
         told = Stamp(began, began.order, self._sessions.now().order)
-        session.end_crawl(told, pages, cursors, order.listing)
-        self._known.ends_empty = self._crawler.ends_empty
+        self._record.end_crawl(told, pages, cursors, order.listing)
+        self._record.ends_empty = self._crawler.ends_empty
         session.list_bytes = size_bytes
 
     async def _forget_unseen(self, began: Moment) -> None:
@@ -227,7 +224,7 @@ class Crawl(Refresh):
         If none of a sample of many is there, they are taken out (DESIGN 6.8). A list whose cursors count places omits
         tasks when others vanish while it is read; a list ordered by last update omits tasks that change.
         """
-        record, index, may_be_there = self._record, self._record.index, self._known.asks_by_id
+        record, index, may_be_there = self._record, self._record.index, self._record.asks_by_id
         if may_be_there and len(index.unlisted) == len(index):
             return  # no page has shown a task here: some servers' lists are always empty (DESIGN 2.4)
         unseen = list[TaskEntry]()
@@ -243,15 +240,15 @@ class Crawl(Refresh):
             self._check_same()
             may_be_there = any(index.get(entry.id) is not None for entry in sample)
             if not may_be_there and self._sessions.replicas is not None:
-                self._sessions.replicas.lost_many(self._session.key)
+                self._sessions.replicas.lost(self._session.key, None)
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for entry in unseen[start : start + TASKS_AT_ONCE]:
                 if not record.is_unseen(index.get(entry.id), began):
                     continue  # it was told of meanwhile
                 if may_be_there:
-                    record.mark(entry.id, self._sessions.now(), Named.TO_ALL, first=0)
+                    record.mark(entry.id, Stale(ALL, self._sessions.now().order, Named.TO_ALL))
                 else:
-                    record.forget(entry.id)
+                    index.forget(entry.id)
                     if self._sessions.lives is not None:
                         self._sessions.lives.gone(self._session.key, entry.id, began)
             await asyncio.sleep(0)
@@ -259,14 +256,14 @@ class Crawl(Refresh):
 
     async def _recheck_unlisted(self, began: Moment) -> None:
         """Ask again for unlisted tasks where `full_crawl_interval` or a doubt demands it, but those told of lately."""
-        known, interval_s = self._known, self._ages.full_crawl_interval_s
-        doubted, oldest_s = known.doubted, began.at - interval_s
-        if known.unlisted_as_of.at < oldest_s or known.unlisted_as_of.order <= doubted:
+        record, interval_s = self._record, self._limits.full_crawl_interval
+        doubted, oldest_s = record.doubted, began.at - interval_s
+        if record.unlisted_as_of.at < oldest_s or record.unlisted_as_of.order <= doubted:
             recent_s = began.at - interval_s / 2
             await self._ask_along(
-                list(self._record.index.unlisted), lambda told: told.at >= recent_s and told.order > doubted
+                list(record.index.unlisted), lambda told: told.at >= recent_s and told.order > doubted
             )
-            known.unlisted_as_of = _oldest(self._record.index.unlisted.values(), began)
+            record.unlisted_as_of = _oldest(record.index.unlisted.values(), began)
 
     async def _ask_along(self, task_ids: Sequence[str], is_recent: Callable[[Moment], bool]) -> None:
         """Ask for single tasks during a crawl, except those that are known as of then `is_recent`."""
@@ -295,32 +292,32 @@ class Delta(Refresh):
         began = self._sessions.now()
         asking = self._ask_for(self._task_ids)
         await (together(self._read_tail(), asking) if self._reads_tail else asking)
-        known = self._known
-        was_due = self._reads_tail or known.live_as_of.at < began.at - self._ages.max_age_s
+        record = self._record
+        was_due = self._reads_tail or record.live_as_of.at < began.at - self._limits.max_age
         if was_due and may_match_all_live(self._query):
-            known.live_as_of = _oldest(self._record.index.live(self._query), began)
+            record.live_as_of = _oldest(record.index.live(self._query), began)
 
     async def _read_tail(self) -> None:
         """Read the page where new tasks appear, and all pages behind it by now. If that fails, a crawl must do."""
-        began, known, pages = self._sessions.now(), self._known, list[ListPage]()
+        began, record, pages = self._sessions.now(), self._record, list[ListPage]()
         cursors = await self._read_to_end(pages)
         order = ListingOrder()
         for page in pages:
             order.note(page.tasks, len(page.tasks), page is not pages[-1])
-        if cursors is None or order.denies(known.listing):
-            known.fail_tail()
+        if cursors is None or order.denies(record.listing):
+            record.fail_tail()
             return
-        for page in pages if known.listing is Listing.APPENDS else reversed(pages):  # a failure leaves no gap
+        for page in pages if record.listing is Listing.APPENDS else reversed(pages):  # a failure leaves no gap
             await self._put_page(page)
-        known.new_as_of, known.cursors = began, cursors[-_CURSORS_KEPT:]
+        record.new_as_of, record.cursors = began, cursors[-_CURSORS_KEPT:]
 
     async def _read_to_end(self, pages: list[ListPage]) -> list[str | None] | None:
         """Read the last `pages`, or the first ones down to a known task. Returns their cursors; None if that fails."""
-        known = self._known
-        prepends = known.listing is Listing.PREPENDS
-        cursors: list[str | None] = [None] if prepends else list(known.cursors)
+        record = self._record
+        prepends = record.listing is Listing.PREPENDS
+        cursors: list[str | None] = [None] if prepends else list(record.cursors)
         size_bytes = 0
-        while size_bytes <= _TAIL_BYTES_MAX and len(pages) <= known.pages:  # else a crawl costs no more
+        while size_bytes <= _TAIL_BYTES_MAX and len(pages) <= record.pages:  # else a crawl costs no more
             page = await self._crawler.page(cursors[-1])
             if page is None or not (pages or cursors[-1] is None or self._shows_listed(page)):
                 if pages or len(cursors) == 1:
@@ -329,7 +326,7 @@ class Delta(Refresh):
                 continue
             pages.append(page)
             size_bytes += page.size_bytes
-            is_end = page.following is None or (known.ends_empty and not page.following)
+            is_end = page.following is None or (record.ends_empty and not page.following)
             if is_end or (prepends and self._shows_listed(page)):
                 return cursors
             if page.following in cursors:

@@ -43,13 +43,6 @@ FRESH: Final = Plan("fresh")
 ACCESS_CHECK: Final = Plan("the upstream has yet to accept this caller", check_access=True)
 
 
-class Ages(msgspec.Struct, frozen=True):
-    """How old things may be, in seconds (`index.max_age`, `index.full_crawl_interval`)."""
-
-    max_age_s: float
-    full_crawl_interval_s: float
-
-
 class Need(msgspec.Struct, frozen=True):
     """How recent things must be for a query: not older than `max_age`, and asked for after the last doubt."""
 
@@ -66,18 +59,17 @@ class Need(msgspec.Struct, frozen=True):
         return as_of.at >= min(self.oldest_s, self.oldest_crawl_s) and as_of.order > self.doubted
 
 
-def need_of(record: Record, came: Moment, ages: Ages) -> Need:
+def need_of(record: Record, came: Moment, max_age_s: float, full_crawl_interval_s: float) -> Need:
     """How recent things must be for a query that came then. A doubt after it counts as if it were of then."""
-    oldest_s, oldest_crawl_s = came.at - ages.max_age_s, came.at - ages.full_crawl_interval_s
-    return Need(came, oldest_s, oldest_crawl_s, min(record.known.doubted, came.order))
+    return Need(came, came.at - max_age_s, came.at - full_crawl_interval_s, min(record.doubted, came.order))
 
 
-def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[[str], bool] = lambda _: True) -> Plan:
-    """What must be asked before `query`, which came then, may be answered. `owns`: the caller may see it."""
-    need, named = need_of(record, came, ages), None
-    if record.known.is_hidden(came.order):
+def plan(record: Record, query: Query, need: Need, owns: Callable[[str], bool] = lambda _: True) -> Plan:
+    """What must be asked before `query` may be answered. `owns`: the caller may see the task."""
+    named = None
+    if record.is_hidden(need.came.order):
         return ACCESS_CHECK
-    if query.task_ids is not None and record.known.asks_by_id:
+    if query.task_ids is not None and record.asks_by_id:
         named = [i for i in query.task_ids if not _is_settled(record, i, need) and owns(i)]
     # A crawl also tells whether an unknown task is of this session: that is worth one request.
     seeks = any(record.index.get(i) is None for i in named or ())
@@ -88,38 +80,38 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[
 def _named_tasks(record: Record, query: Query, named: Sequence[str] | None, seeks: bool) -> Plan | None:
     if named is None or any(len(i) > MARKED_ID_CHARS_MAX for i in query.task_ids or ()):
         return None
-    is_cheap = len(named) + seeks <= (record.known.pages or _COLD_IDS_MAX)
-    return Plan("only the tasks that are named", tasks=named) if record.known.outgrown or is_cheap else None
+    is_cheap = len(named) + seeks <= (record.pages or _COLD_IDS_MAX)
+    return Plan("only the tasks that are named", tasks=named) if record.outgrown or is_cheap else None
 
 
 def _all_pages(record: Record, need: Need, seeks: bool) -> Plan | None:
-    known, crawled, why = record.known, record.known.crawled.as_of, ""
+    crawled, why = record.crawled.as_of, ""
     is_crawled = need.met(crawled)
     if not is_crawled and not crawled.order:
-        tail_failed = bool(known.crawled.came)  # the page where new tasks appear was not found
+        tail_failed = bool(record.crawled.came)  # the page where new tasks appear was not found
         why = _COSTS_NO_MORE if tail_failed else "nothing is known yet"
     elif crawled.at < need.oldest_crawl_s and not is_crawled:
         why = "full_crawl_interval is over"
     elif crawled.order <= need.doubted:
         why = "something passed unread"
-    elif not is_crawled and known.listing is Listing.NEITHER:
+    elif not is_crawled and record.listing is Listing.NEITHER:
         why = "the upstream lists in no order of creation"
-    elif not is_crawled and not known.asks_by_id:
+    elif not is_crawled and not record.asks_by_id:
         why = "the upstream does not know tasks/get"
     elif not is_crawled and seeks:  # the order in which the list seems to grow may be chance
         why = _COSTS_NO_MORE
-    elif record.index.unlisted and not need.met_by_terminal(known.unlisted_as_of):
+    elif record.index.unlisted and not need.met_by_terminal(record.unlisted_as_of):
         why = "tasks that no list shows must be asked for again"
-    elif not known.asks_by_id and record.due(need.came.order):
+    elif not record.asks_by_id and record.due(need.came.order):
         why = "tasks that may have changed"
     return Plan(why, crawl=True) if why else None
 
 
 def _changes(record: Record, query: Query, need: Need) -> Plan | None:
     """The page where new tasks appear, stale tasks, and live ones, if that costs less than all pages."""
-    known, index, came = record.known, record.index, need.came
-    is_crawled, stale, tail = need.met(known.crawled.as_of), record.due(came.order), not need.met(known.new_as_of)
-    if not (tail or stale) and need.met(known.live_as_of):
+    index, came = record.index, need.came
+    is_crawled, stale, tail = need.met(record.crawled.as_of), record.due(came.order), not need.met(record.new_as_of)
+    if not (tail or stale) and need.met(record.live_as_of):
         return None
     live = index.live(query) if index.unlisted or not is_crawled else ()  # a crawl has told of all that are listed
     old = (
@@ -128,19 +120,19 @@ def _changes(record: Record, query: Query, need: Need) -> Plan | None:
         if not (record.is_due(t.id, came.order) or need.met(t.told.as_of) or (is_crawled and not t.is_unlisted))
     )
     new = [i for i in stale if index.get(i) is None]
-    looked = known.new_as_of.order  # one marked since may be on the page where new tasks appear
+    looked = record.new_as_of.order  # one marked since may be on the page where new tasks appear
     may_be_listed = any(min(index.stale[i].last, came.order) > looked for i in new)
-    if len(new) >= _NEW_MIN and known.listing is not Listing.NEITHER and may_be_listed:
+    if len(new) >= _NEW_MIN and record.listing is not Listing.NEITHER and may_be_listed:
         tail, stale = True, [i for i in stale if index.get(i) is not None]
     on_pages = [i for i in stale if (task := index.get(i)) is not None and task.listed == record.crawl]
     if is_crawled and not tail:
-        if on_pages and len(on_pages) >= known.pages:
+        if on_pages and len(on_pages) >= record.pages:
             return Plan(_COSTS_NO_MORE, crawl=True)
         if stale:
             return Plan("tasks that may have changed", tasks=[*stale, *old])
-        return Plan("only the tasks that no list shows", tasks=list(old) if known.asks_by_id else ())
-    due = [*stale, *islice(old, known.pages)]
-    if tail + len(due) - len(stale) + len(on_pages) >= known.pages:
+        return Plan("only the tasks that no list shows", tasks=list(old) if record.asks_by_id else ())
+    due = [*stale, *islice(old, record.pages)]
+    if tail + len(due) - len(stale) + len(on_pages) >= record.pages:
         return Plan(_COSTS_NO_MORE, crawl=True)
     return Plan("only what can have changed", tail=tail, tasks=due)
 
@@ -157,13 +149,13 @@ def _is_settled(record: Record, task_id: str, need: Need) -> bool:
         return False
     if task is None:
         gone = record.index.gone.get(task_id)
-        return need.met(record.known.crawled.as_of) or (gone is not None and need.met(gone.told.as_of))
+        return need.met(record.crawled.as_of) or (gone is not None and need.met(gone.told.as_of))
     return (need.met_by_terminal if task.is_terminal else need.met)(task.told.as_of)
 
 
 def overdue(record: Record, shown: Sequence[TaskEntry], now: float, now_unix_s: float) -> list[str]:
     """The ids of tasks to be shown whose `createdAt + ttl` has passed since they were told: they may have gone."""
-    if not record.known.asks_by_id:
+    if not record.asks_by_id:
         return []
     due = [task for task in shown if task.expires_unix_s <= now_unix_s]
     return [task.id for task in due if task.expires_unix_s > now_unix_s - (now - task.told.as_of.at)]

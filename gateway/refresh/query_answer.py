@@ -94,12 +94,11 @@ class Planner:
         self._limits = limits
         self._counts = counts
         self._clock = clock
-        self._ages = planning.Ages(limits.max_age, limits.full_crawl_interval)
 
     def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | planning.Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
         session.find_again(came)
-        plan = planning.plan(session.record, position.query, came, self._ages, session.owns)
+        plan = planning.plan(session.record, position.query, self._need(session, came), session.owns)
         if not plan.nothing:
             return plan
         page = session.record.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
@@ -107,14 +106,19 @@ class Planner:
             # All that a page may have: of large tasks only one may be shown, and there may be many.
             overdue = self._overdue(session, session.record.index.select(position, self._limits.page_size))
             return planning.Plan("the ttl of tasks to be shown has passed", tasks=overdue)
-        oldest_s = max(session.record.as_of.at, came.at - self._ages.max_age_s)
+        oldest_s = max(session.record.as_of.at, came.at - self._limits.max_age)
         return Answer(page, time.time() - (self._clock() - oldest_s), "index", plan.reason, 0)
+
+    def _need(self, session: Session, came: Moment) -> planning.Need:
+        return planning.need_of(session.record, came, self._limits.max_age, self._limits.full_crawl_interval)
 
     async def ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
-        known, asked = session.record.known, self._sessions.now()
-        (asked_as, at), asks = known.asked_as, caller.asks_first
-        if not asks or (asked_as == asks and asked.at - at < self._ages.max_age_s and not known.is_hidden(asked.order)):
+        record, asked = session.record, self._sessions.now()
+        (asked_as, at), asks = record.asked_as, caller.asks_first
+        if not asks or (
+            asked_as == asks and asked.at - at < self._limits.max_age and not record.is_hidden(asked.order)
+        ):
             return
         waiter.reply.owe(1)
 
@@ -127,13 +131,13 @@ class Planner:
         response = await self._crawler(session, caller, channel).ask("tasks/list", {})
         if bytes(response.error):
             raise errors.UpstreamFailed(bytes(response.error))
-        known.asked_as = asks, asked.at
-        known.accept(asked.order)  # not if the session was cleared meanwhile: then it is another one
+        record.asked_as = asks, asked.at
+        record.accept(asked.order)  # not if the session was cleared meanwhile: then it is another one
 
     async def check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server whether it serves the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
-        while not session.record.known.accepted or session.record.known.is_hidden(came.order):
+        while not session.record.accepted or session.record.is_hidden(came.order):
             with suppress(Forgotten, errors.TooLarge):
                 await self._carry_out(session, caller, waiter, Query(), planning.ACCESS_CHECK, came)
 
@@ -146,11 +150,11 @@ class Planner:
         came, outcome, requests, reasons = self._sessions.now(), "index", 0, list[str]()
         was_too_large = False
         for _ in range(_ROUNDS_MAX):
-            plan, known = self._answer_or_plan(session, position, came), session.record.known
+            plan, record = self._answer_or_plan(session, position, came), session.record
             if isinstance(plan, Answer):
                 return Answer(plan.page, plan.as_of_unix_s, outcome, "; ".join(reasons) or plan.reason, requests)
-            if plan.crawl and known.outgrown and came.at < known.outgrown_until:
-                raise errors.TooLarge(known.outgrown)
+            if plan.crawl and record.outgrown and came.at < record.outgrown_until:
+                raise errors.TooLarge(record.outgrown)
             try:
                 with self._counts.plan(session.key.upstream, plan.reason):
                     made = await self._carry_out(session, caller, waiter, position.query, plan, came)
@@ -178,7 +182,7 @@ class Planner:
         self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: planning.Plan, came: Moment
     ) -> int | None:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
-        need, in_flight = planning.need_of(session.record, came, self._ages), session.in_flight
+        need, in_flight = self._need(session, came), session.in_flight
         keys: list[str | None] = [*plan.tasks, None] if plan.reads else [*plan.tasks]
         if plan.reads and None in in_flight:
             keys = [None]  # pages that others read may tell of the tasks
@@ -188,7 +192,7 @@ class Planner:
             waiter.reply.owe(len(new))  # those that joined owe nothing: it is asked once
             ask = InFlight(in_flight, new, self._sessions.now())
             crawler = self._crawler(session, caller, waiter.reply.channel(self._on_message(session, ask)))
-            parts = session, self._sessions, crawler, ask, self._ages
+            parts = session, self._sessions, crawler, ask, self._limits
             if plan.check_access:
                 refresh: Refresh = AccessCheck(*parts)
             else:
@@ -319,7 +323,7 @@ class Answerer:
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
         name, page = caller.key.upstream, answer.page
-        spared = max(0, session.record.known.pages - answer.requests), max(0, session.list_bytes - answered_bytes)
+        spared = max(0, session.record.pages - answer.requests), max(0, session.list_bytes - answered_bytes)
         ended = EndedQuery(name, answer.outcome, answer.reason, answer.requests, *spared, len(page.tasks), page.total)
         self._counts.query(ended)
         if log.isEnabledFor(logging.DEBUG):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from importlib.metadata import version
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -63,6 +63,14 @@ def slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
     """A few at a time, so that others get their turn."""
     for start in range(0, len(these), _AT_ONCE):
         yield these[start : start + _AT_ONCE]
+
+
+class Heard(NamedTuple):
+    """Up to which place the entries of a key were read, in which `epoch` of the store, and when."""
+
+    epoch: int = 0
+    place: int = 0
+    at: float = float("-inf")
 
 
 class RedisStore(Pipeline):
@@ -146,10 +154,11 @@ class RedisStore(Pipeline):
             return await self._ask(asking_lasts(names, entries, other_names)) if names else None
         return None
 
-    async def read(self, key: Key, after: int) -> Read | None:
-        """What the store has, behind the place `after`; None if it does not say so within `timeout`."""
+    async def read(self, key: Key, heard: Heard | None = None) -> Read | None:
+        """What the store has that was not heard; None if it does not say so within `timeout`."""
         value, entries = self.name_of_value(key), self.name_of_entries(key)
         found: Read | None = None
+        after = heard.place if heard is not None and heard.epoch == self.epoch else 0
         async with self._in_time():
             while value is not None and entries is not None and (found is None or not found.complete):
                 if (lines := await self._ask(reading(value, entries, after))) is None:

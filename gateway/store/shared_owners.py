@@ -21,11 +21,10 @@ from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_SESSION, OwnerKey
 from gateway.owners.task_owners import GUARD, Lost, Ownership, OwnTasks
-from gateway.store.redis_schema import DOUBT, RedisStore, ReplicaUpdate, entry_of, entry_of_gone, slices, updates_in
+from gateway.store.redis_schema import DOUBT, Heard, RedisStore, entry_of, entry_of_gone, slices, updates_in
 from gateway.tasks.single_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
-_NOT_HEARD: Final = (0, 0, float("-inf"))  # epoch, place, when
 _AT_ONCE: Final = 200  # entries
 _IN_A_TURN: Final = 50  # tasks that are learnt
 _MAKINGS_MAX: Final = 4  # of one task, the last of them that which counts
@@ -41,7 +40,7 @@ class SharedOwn(OwnTasks):
     def __init__(self, limits: IndexLimits, now: Callable[[], Moment], lost: Lost, store: RedisStore) -> None:
         super().__init__(limits, now, lost)
         self._store = store
-        self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)
+        self._heard: LRUCache[OwnerKey, Heard] = LRUCache(_HEARD_MAX)
         self._telling: set[asyncio.Task[None]] = set()
 
     def make(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
@@ -78,7 +77,7 @@ class SharedOwn(OwnTasks):
 
     async def _tell_earlier(self, server: ServerKey, owners: Sequence[OwnerKey], task_id: str) -> None:
         """Tell those that another replica knows for a task's owners that they have lost it."""
-        read = await self._store.read(_key_of_task(server, task_id), 0)
+        read = await self._store.read(_key_of_task(server, task_id))
         for making in [] if read is None else read.tasks:
             for owner in _making_in(server, making).owners:
                 if owner not in owners:
@@ -89,7 +88,7 @@ class SharedOwn(OwnTasks):
             return not task_ids
         if self.owns(owners, *task_ids):  # another replica may know better
             ids = [str(task_id) for task_id in task_ids]
-            await (self.learn(owners) if all(map(self._place, owners)) else self._look(owners, ids))
+            await (self.learn(owners) if all(o in self._heard for o in owners) else self._look(owners, ids))
         began_s = self._now().at
         for wait_s in _WAITS_S:
             if self._now().at + wait_s - began_s > _WAIT_S:
@@ -148,15 +147,15 @@ class SharedOwn(OwnTasks):
     async def learn(self, owners: Sequence[OwnerKey]) -> None:
         """Learn what other replicas know of these owners, where that is due."""
         asked, epoch = self._now(), self._store.epoch
-        owners = [o for o in owners if asked.at - self._heard.get(o, _NOT_HEARD)[2] >= self._limits.max_age / 2]
+        owners = [o for o in owners if asked.at - self._heard.get(o, Heard()).at >= self._limits.max_age / 2]
         if not owners:
             return
-        reads = await asyncio.gather(*(self._store.read(_key_of(o), self._place(o)) for o in owners))
+        reads = await asyncio.gather(*(self._store.read(_key_of(o), self._heard.get(o)) for o in owners))
         new = dict[str, None]()  # that any of these owners may have
         for owner, read in zip(owners, reads, strict=True):
             for some in slices([] if read is None else read.tasks):
                 await asyncio.sleep(0)
-                self._hear(owner, updates_in(some), new)
+                self._hear(owner, some, new)
         for ids in slices(list(new)):
             await asyncio.sleep(0)
             unknown = [i for i in ids if not all(self.owns([owner], i) for owner in owners)]
@@ -164,16 +163,11 @@ class SharedOwn(OwnTasks):
                 return
         for owner, read in zip(owners, reads, strict=True):
             if read is not None:
-                self._heard[owner] = epoch, read.place, asked.at
+                self._heard[owner] = Heard(epoch, read.place, asked.at)
 
-    def _place(self, owner: OwnerKey) -> int:
-        """The place of the last entry of an owner that was taken in; 0 if what was heard has been forgotten."""
-        epoch, place, _ = self._heard.get(owner, _NOT_HEARD)
-        return place if epoch == self._store.epoch else 0
-
-    def _hear(self, owner: OwnerKey, said: Iterable[ReplicaUpdate], new: dict[str, None]) -> None:
+    def _hear(self, owner: OwnerKey, entries: Iterable[bytes], new: dict[str, None]) -> None:
         """Take away what is told to be an owner's no more; add to `new` what may be his."""
-        for update in said:
+        for update in updates_in(entries):
             if update.id is None:  # the session has ended
                 self.stored.remove(owner)
             elif not update.gone:

@@ -13,7 +13,7 @@ A refusal is not told: another replica's caller may be accepted (12.4).
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -21,18 +21,15 @@ import msgspec
 from gateway.caller_identity import Key
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
-from gateway.store.redis_schema import DOUBT, RedisStore, entry_of, entry_of_gone, slices, updates_in
+from gateway.store.redis_schema import DOUBT, Heard, RedisStore, entry_of, entry_of_gone, slices, updates_in
 from gateway.store.shared_owners import SharedOwn
-from gateway.tasks.capability_cache import TOLD_AGAIN, OfAll
-from gateway.tasks.index import METHOD_CHARS_MAX, Named, TaskEntry
+from gateway.tasks.capability_cache import Said
+from gateway.tasks.index import METHOD_CHARS_MAX, Named, Stale, TaskEntry
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Record
 from gateway.tasks.session_indexes import Session, Sessions
 
-_TOLD_AT_ONCE: Final = 200
-_NEVER: Final = float("-inf")
-_SESSIONS_AT_ONCE: Final = 20
-
 _server = msgspec.json.Decoder(Server)
+_FRESH = Stale(0, 0, Named.BY_ERROR)
 
 
 class _Told(NamedTuple):
@@ -47,13 +44,11 @@ class _Told(NamedTuple):
 def _told_of(entry: TaskEntry | None) -> _Told:
     if entry is None:
         return _Told()
-    stale = entry.stale
-    denied = int(entry.is_gone) if stale is None else stale.denied
-    if entry.is_unlisted:
-        return _Told(True, entry.method, denied, 0 if stale is None else stale.made)
-    if stale is not None and stale.named is Named.TO_CALLER and (not entry.raw or stale.method is not None):
-        return _Told(True, stale.method, denied, stale.made)
-    return _Told(denied=denied)
+    stale = entry.stale or _FRESH
+    is_named = stale.named is Named.TO_CALLER and (not entry.raw or stale.method is not None)
+    denied = int(entry.is_gone) if entry.stale is None else stale.denied
+    method = entry.method if entry.is_unlisted else stale.method
+    return _Told(entry.is_unlisted or is_named, method, denied, stale.made)
 
 
 def entries_of(entries: Iterable[TaskEntry], with_methods: bool) -> Iterator[bytes]:
@@ -68,34 +63,19 @@ def entries_of(entries: Iterable[TaskEntry], with_methods: bool) -> Iterator[byt
             yield entry_of_gone(entry.id)
 
 
-class _Heard(msgspec.Struct):
-    """What a replica has heard and told of a session, for as long as it has one record of it."""
-
-    to: int = 0  # the place of the last entry of the store's that was taken in, in `epoch`
-    epoch: int = 0
-    at: float = _NEVER  # when the store was last asked
-    told_at: float = _NEVER  # when the store last heard that the session is in use
-
-
 class SharedTasks:
     """What the sessions of this replica tell others, and hear from them: their `replicas`."""
 
     def __init__(self, sessions: Sessions, store: RedisStore) -> None:
         self._sessions, self._store = sessions, store
-        self._heard = WeakKeyDictionary[Record, _Heard]()
+        self._heard = WeakKeyDictionary[Record, Heard]()
         self._hears = False  # what others have told is not told again
         self._own = sessions.own if isinstance(sessions.own, SharedOwn) else None
-        sessions.replicas, sessions.servers.tell, sessions.stored.on_use = self, self._opened, self._used
+        sessions.replicas, sessions.servers.said.tell = self, self._opened
+        sessions.stored.tell = lambda session: store.add(session.key, ())  # what the store has of it is kept
 
-    def _opened(self, of_all: OfAll, server: Server) -> None:
-        self._store.put(Key(*of_all, b""), msgspec.json.encode(server))
-
-    def _used(self, session: Session, now: float) -> None:
-        """A session is in use: the store is to keep what it has of it."""
-        heard = self._heard_of(session)
-        if now - heard.told_at > self._sessions.limits.idle_timeout / TOLD_AGAIN:
-            heard.told_at = now
-            self._store.add(session.key, ())
+    def _opened(self, said: Said) -> None:
+        self._store.put(Key(*said.key, b""), msgspec.json.encode(said.server))
 
     def changed(self, key: Key, before: TaskEntry | None, after: TaskEntry) -> None:
         """Tell the store what has changed of a task, if other replicas cannot learn it."""
@@ -107,17 +87,14 @@ class SharedTasks:
             if before is not None and after.is_gone and after.told is not before.told:  # the server says so; else ...
                 methods = {None, before.method, None if before.stale is None else before.stale.method}
                 old |= {entry_of(task_id, method) for method in methods}  # ... it may be there: what tells so stays
-            is_known = before is not None and (before.raw != b"" or before.stale is not None)
-            self._store.add(key, [gone], old, owed=is_known)
+            self._store.add(key, [gone], old, owed=before is not None and bool(before.raw or before.stale))
         elif now.there and (not was.there or was.denied or now.made > was.made or now.method not in (None, was.method)):
             self._store.add(key, [entry_of(task_id, now.method)], [entry_of_gone(task_id)])
 
-    def denied(self, key: Key, task_id: str) -> None:
-        if len(task_id) <= MARKED_ID_CHARS_MAX:
-            self._store.add(key, [gone := entry_of_gone(task_id)], [gone])
-
-    def lost_many(self, key: Key) -> None:
-        self._store.add(key, [DOUBT], [DOUBT], owed=True)
+    def lost(self, key: Key, task_id: str | None) -> None:
+        if len(task_id or "") <= MARKED_ID_CHARS_MAX:
+            lost = DOUBT if task_id is None else entry_of_gone(task_id)
+            self._store.add(key, [lost], [lost], owed=task_id is None)
 
     def ended(self, keys: set[Key]) -> None:
         for key in keys:
@@ -127,20 +104,15 @@ class SharedTasks:
         """Learn what others have told of a session: a query must know what was told `max_age` ago."""
         if self._own is not None:
             await self._own.learn(session.owners)
-        if self._sessions.now().at - self._heard_of(session).at >= self._sessions.limits.max_age / 2:
+        heard = self._heard.get(session.record, Heard())
+        if self._sessions.now().at - heard.at >= self._sessions.limits.max_age / 2:
             await self.catch_up(session)
 
-    def _heard_of(self, session: Session) -> _Heard:
-        return self._heard.setdefault(session.record, _Heard())
-
     async def catch_up(self, session: Session) -> None:
-        """Learn what other replicas have told of a session. It waits for a bounded time.
-
-        Methods are believed; the server is asked for all else.
-        """
+        """The same, whenever that was. Methods are believed; the server is asked for all else."""
         now, record, epoch = self._sessions.now(), session.record, self._store.epoch
-        heard = self._heard_of(session)
-        read = await self._store.read(session.key, heard.to if heard.epoch == epoch else 0)
+        heard = self._heard.get(record, Heard())
+        read = await self._store.read(session.key, heard)
         if read is None or session.record is not record:
             return
         self._hear_server(session, read.server)
@@ -152,16 +124,13 @@ class SharedTasks:
             try:
                 for update in updates_in(some):
                     if update.id is None:
-                        record.known.doubted = now.order
+                        record.doubted = now.order
                     elif session.owns(update.id):  # else another caller's by now: nothing is asked in this one's name
                         record.hear(update.id, update.method, update.gone, now)
             finally:
                 self._hears = False
-        heard.epoch, heard.to = epoch, read.place
-        if read.complete:
-            heard.at = now.at
-        if read.tasks:
-            self._sessions.keep(session)
+        self._heard[record] = Heard(epoch, read.place, now.at if read.complete else heard.at)
+        self._sessions.keep(session)
 
     def _hear_server(self, session: Session, value: bytes | None) -> None:
         server = None if value is None else decoded(_server, value)
@@ -171,18 +140,17 @@ class SharedTasks:
 
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
-        for count, (of_all, server) in enumerate(self._sessions.servers.all()):
-            self._opened(of_all, server)
-            if count % _TOLD_AT_ONCE == _TOLD_AT_ONCE - 1:
-                yield
+        for some_said in slices(self._sessions.servers.said.all()):
+            for said in some_said:
+                self._opened(said)
+            yield
         yield from () if self._own is None else self._own.tell_all()
-        for count, session in enumerate(self._sessions.stored.all()):
+        for session in self._sessions.stored.all():
             index = session.record.index
-            if self._heard_of(session).to:
+            if self._heard.get(session.record, Heard()).place:
                 self._store.add(session.key, ())  # others' entries are in use too
             for some in (some for part in index.parts() for some in slices(part)):
                 if entries := list(entries_of(some, index.default_method is None)):
                     self._store.add(session.key, entries)
                 yield
-            if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:
-                yield
+            yield

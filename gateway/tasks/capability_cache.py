@@ -1,6 +1,6 @@
 """What `initialize` said in each session: it cannot be asked for again, so it is kept longer than an index."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -12,33 +12,28 @@ from gateway.tasks.index import METHOD_CHARS_MAX
 
 CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
 CAPABILITIES_IDLE_S: Final = 24 * 3600.0
-TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
 
 OfAll: TypeAlias = tuple[ServerKey, bytes, bytes]
 """A session, for every identity: a token may be renewed in the middle of one."""
 
 
-class _Said(Storable[OfAll]):
+class Said(Storable[OfAll]):
     size_bytes = 0  # only their number is limited
 
     def __init__(self, key: OfAll, server: Server) -> None:
         self.key, self.server = key, server
-        self.told_at = float("-inf")
 
 
 class CapabilityCache:
     def __init__(self, clock: Callable[[], float], may_filter: bool = True) -> None:
         """`may_filter`: else the gateway answers for those too that filter by themselves."""
         self._clock, self._may_filter = clock, may_filter
-        self._said: Stored[OfAll, _Said] = Stored(Space(0, CAPABILITIES_MAX, CAPABILITIES_IDLE_S))
-        self.tell: Callable[[OfAll, Server], None] | None = None
-        """Is told what `initialize` said, and again at intervals while the session is in use."""
+        self.said: Stored[OfAll, Said] = Stored(Space(0, CAPABILITIES_MAX, CAPABILITIES_IDLE_S))
 
     def note(self, key: Key, server: Server) -> None:
         # The list of task methods may take 64 KiB. Only a single method is ever used.
         methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
         self._put(key, msgspec.structs.replace(server, methods=methods if len(methods) == 1 else ()))
-        self.get(key)
 
     def hear(self, key: Key, server: Server) -> None:
         """Another replica has told what `initialize` said."""
@@ -47,33 +42,23 @@ class CapabilityCache:
 
     def _put(self, key: Key, server: Server) -> None:
         now = self._clock()
-        self._said.expire(now)
-        self._said.remove(key.of_all)
-        self._said.use(_Said(key.of_all, server), now)
-
-    def all(self) -> list[tuple[OfAll, Server]]:
-        return [(said.key, said.server) for said in self._said.all()]
+        self.said.expire(now)
+        self.said.remove(key.of_all)
+        self.said.use(Said(key.of_all, server), now)
 
     def end(self, key: Key) -> None:
-        self._said.remove(key.of_all)
+        self.said.remove(key.of_all)
 
     def get(self, key: Key, is_use: bool = True) -> Server | None:
         """The server of a session, None if its `initialize` was not seen. `is_use`: it counts as used now."""
-        said, now = self._said.get(key.of_all), self._clock()
+        said, now = self.said.get(key.of_all), self._clock()
         if said is None or now - said.used_at >= CAPABILITIES_IDLE_S:
             return None
         if is_use:
-            self._said.touch(said, now)
-            if self.tell is not None and now - said.told_at >= CAPABILITIES_IDLE_S / TOLD_AGAIN:
-                said.told_at = now
-                self.tell(said.key, said.server)
+            self.said.touch(said, now)
         return said.server
 
     def native(self, key: Key) -> Server | None:
         """The server of a session, if it filters its lists by itself. The session counts as used now."""
         server = self.get(key)
         return server if self._may_filter and server is not None and not server.filtered_here else None
-
-    def forget(self, servers: Container[ServerKey]) -> None:
-        for key in [said.key for said in self._said.all() if said.key[0] in servers]:
-            self._said.remove(key)

@@ -71,7 +71,7 @@ class Stale(msgspec.Struct, gc=False):
 
     first: int  # queries that came from then on wait for it
     last: int  # an answer that was asked for later settles it
-    named: Named
+    named: Named = Named.TO_CALLER
     method: str | None = None  # of the request that made it, or of what another replica has told
     made: int = 0  # when a result made it: the first answer asked for later may show a new task under an old id
     denied: int = 0  # when something has denied it, since it was named
@@ -102,13 +102,7 @@ class TaskEntry(Task, gc=False):
         return self.raw != b"" and self.listed == UNLISTED
 
 
-Changed: TypeAlias = Callable[[TaskEntry | None, TaskEntry], None]
-"""Is told of each change: what was known of a task, and what will be."""
-
-
-def entry_for(shown: Task, told: Stamp = NO_STAMP, listed: int = UNLISTED, stale: Stale | None = None) -> TaskEntry:
-    at = shown.created, shown.updated, shown.raw
-    return TaskEntry(shown.id, shown.status, *at, shown.method, shown.expires_unix_s, told, listed, stale)
+Changed: TypeAlias = Callable[[TaskEntry | None, TaskEntry], None]  # what was known of a task, and what will be
 
 
 def absent(task_id: str, told: Stamp = NO_STAMP, stale: Stale | None = None) -> TaskEntry:
@@ -121,10 +115,8 @@ class QueryPage(msgspec.Struct):
     tasks: list[TaskEntry]
     total: int
     more: bool
-    size_bytes: int
-    """Of its JSON, and of a comma behind each task."""
-    following: str = ""
-    """The cursor of the next page, once it has been asked for."""
+    size_bytes: int  # of its JSON, and of a comma behind each task
+    following: str = ""  # the cursor of the next page, once it has been asked for
 
 
 def first(position: Position, tasks: list[TaskEntry], count: int) -> list[TaskEntry]:
@@ -136,18 +128,12 @@ def first(position: Position, tasks: list[TaskEntry], count: int) -> list[TaskEn
 
 
 class Sorted:
-    __slots__ = ("_at", "_is_created", "_place", "tasks")
+    __slots__ = ("_at", "_is_created", "place", "tasks")
 
     def __init__(self, by: OrderBy) -> None:
         self.tasks: list[TaskEntry] = []
         self._is_created = by == "createdAt"
-        self._at, self._place = attrgetter("created" if self._is_created else "updated"), PLACE[by]
-
-    def add(self, task: TaskEntry) -> None:
-        insort(self.tasks, task, key=self._place)
-
-    def remove(self, task: TaskEntry) -> None:
-        del self.tasks[bisect_left(self.tasks, self._place(task), key=self._place)]
+        self._at, self.place = attrgetter("created" if self._is_created else "updated"), PLACE[by]
 
     def slices(self, bounds: Bounds) -> list[range]:
         """The offsets of the tasks in a range. Those of unknown instant are apart, if a lower bound is given."""
@@ -162,9 +148,9 @@ class Sorted:
         if after is None:
             return slices
         if descending:
-            edge = bisect_left(self.tasks, after, key=self._place)
+            edge = bisect_left(self.tasks, after, key=self.place)
             return [range(one.start, min(one.stop, edge)) for one in slices]
-        edge = bisect_right(self.tasks, after, key=self._place)
+        edge = bisect_right(self.tasks, after, key=self.place)
         return [range(max(one.start, edge), one.stop) for one in slices]
 
     def walk(self, slices: list[range], descending: bool = False, step: int = 0) -> Iterator[list[TaskEntry]]:
@@ -182,8 +168,7 @@ class Sorted:
         return [task for task in tasks if low <= task.updated <= high or task.updated == UNKNOWN]
 
 
-Group: TypeAlias = tuple[Sorted, Sorted]
-"""The tasks of one status and one method: by creation, and by last update."""
+Group: TypeAlias = tuple[Sorted, Sorted]  # the tasks of one status and one method: by creation, and by last update
 
 
 def _select(group: Group, position: Position, count: int) -> tuple[int, Iterable[TaskEntry]]:
@@ -215,8 +200,7 @@ def _size(slices: list[range]) -> int:
 
 class Index:
     def __init__(self, changed: Changed | None = None) -> None:
-        self.default_method: str | None = None
-        """The method of a task whose request did not pass here (DESIGN 5.3)."""
+        self.default_method: str | None = None  # of a task whose request did not pass here (DESIGN 5.3)
         self.entries: dict[str, TaskEntry] = {}
         self.stale: dict[str, Stale] = {}
         self.gone: dict[str, TaskEntry] = {}  # the oldest first
@@ -248,10 +232,7 @@ class Index:
 
     def dismantle(self) -> Iterator[None]:
         """Free the memory bit by bit: many tasks at once delay all clients. Nothing else works afterwards."""
-        for tasks in [by.tasks for group in self._groups.values() for by in group]:
-            while tasks:
-                del tasks[-AT_ONCE:]
-                yield
+        self._groups.clear()
         while self.entries:
             for task_id in list(islice(self.entries, AT_ONCE)):
                 del self.entries[task_id]
@@ -279,8 +260,11 @@ class Index:
         if not (after.raw or after.is_gone or after.stale):
             del self.entries[after.id]
         if len(self.gone) > GONE_MAX:
-            oldest = next(iter(self.gone))
-            self.set(absent(oldest, stale=self.stale.get(oldest)))
+            self.forget(next(iter(self.gone)))
+
+    def forget(self, task_id: str) -> None:
+        """A task is not there, as far as is known."""
+        self.set(absent(task_id, stale=self.stale.get(task_id)))
 
     def stamp(self, entry: TaskEntry, told: Stamp, listed: int) -> None:
         """As `set`, where the same was said of a task that is there: nearly always."""
@@ -296,7 +280,7 @@ class Index:
             self._pages.clear()
             group = self._groups[before.status, before.method]
             for by in group:
-                by.remove(before)
+                del by.tasks[bisect_left(by.tasks, by.place(before), key=by.place)]
             if not group[0].tasks:
                 del self._groups[before.status, before.method]
                 self._bytes -= GROUP_BYTES
@@ -307,7 +291,7 @@ class Index:
                 self._groups[key] = Sorted("createdAt"), Sorted("lastUpdatedAt")
                 self._bytes += GROUP_BYTES
             for by in self._groups[key]:
-                by.add(after)
+                insort(by.tasks, after, key=by.place)
 
     def _shared(self, method: str | None) -> str | None:
         """The one string for a method. None, which is an unknown method, if it is long, or beyond METHODS_MAX."""
@@ -338,7 +322,9 @@ class Index:
         if position.comes_again and (kept := self._pages.get(of)) is not None:
             return kept[1]
         total, tasks = self._first(position, limit + 1)
-        page = _cut(tasks, total, limit, bytes_max)
+        ends = list(accumulate([len(task.raw) + 1 for task in tasks[:limit]], initial=0))
+        count = max(bisect_right(ends, bytes_max) - 1, min(1, len(tasks)))
+        page = QueryPage(tasks[:count], total, len(tasks) > count, ends[count])
         if position.comes_again:
             if len(self._pages) == _PAGES_KEPT_MAX:
                 del self._pages[next(iter(self._pages))]
@@ -376,10 +362,3 @@ def size_of(entry: TaskEntry) -> int:
     own_bytes = _NUMBER_BYTES * (len(instants) + (entry.expires_unix_s != NO_END)) + _STAMP_BYTES * entry.told.is_own
     own_bytes += stale_bytes + _UNLISTED_BYTES * (entry.listed == UNLISTED)
     return len(entry.raw) + text_bytes(entry.id) + TASK_OVERHEAD_BYTES + own_bytes
-
-
-def _cut(tasks: list[TaskEntry], total: int, limit: int, bytes_max: float) -> QueryPage:
-    """The page that begins with `tasks`: `limit` of them and `bytes_max` at most, but one if there is any."""
-    ends = list(accumulate([len(task.raw) + 1 for task in tasks[:limit]], initial=0))
-    count = max(bisect_right(ends, bytes_max) - 1, min(1, len(tasks)))
-    return QueryPage(tasks[:count], total, len(tasks) > count, ends[count])

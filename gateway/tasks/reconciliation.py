@@ -15,11 +15,11 @@ import msgspec
 
 from gateway.mcp.task import NEVER, Moment, Stamp, Task, text_bytes
 from gateway.mcp.task_observations import Observation
-from gateway.tasks.index import UNLISTED, Changed, Index, Named, Stale, TaskEntry, absent, entry_for
+from gateway.tasks.index import UNLISTED, Index, Named, Stale, TaskEntry, absent
 
 MARKS_MAX: Final = 10_000  # stale tasks of a session; beyond them everything is in doubt
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
-_ALL: Final = 0  # as `Stale.first`: every query waits
+ALL: Final = 0  # as `Stale.first`: every query waits
 
 
 class Listing(Enum):
@@ -28,39 +28,6 @@ class Listing(Enum):
     APPENDS = "appends"  # new tasks come last
     PREPENDS = "prepends"  # new tasks come first
     NEITHER = "neither"
-
-
-class Known(msgspec.Struct):
-    """As of when an index is known. Moments `..._as_of` are requests': it shows something as of then, or later."""
-
-    crawled: Stamp = Stamp(NEVER, 0, 0)  # promises every listed task, and which tasks are listed
-    new_as_of: Moment = NEVER  # promises that every task made before is known; never earlier than `crawled`
-    live_as_of: Moment = NEVER  # promises every task that was live then
-    unlisted_as_of: Moment = NEVER  # promises every unlisted task
-    doubted: int = 0  # when something passed unread: all that was known then may be old
-    refused: int = 0  # when a request was refused last
-    accepted: int = 0  # when the last `tasks/*` of the gateway's that has succeeded was asked for
-    outgrown: str = ""  # what the session has more of than an index may hold, as far as is known: nothing is taken in
-    outgrown_until: float = float("-inf")  # until then no crawl tries again
-    asked_as: tuple[bytes, float] = (b"", 0.0)  # for what its caller was asked first, with success, and when (5.1)
-    listing: Listing = Listing.NEITHER
-    pages: int = 0  # of the last crawl
-    cursors: list[str | None] = []  # of the last pages; the last one is at the end
-    ends_empty: bool = False  # the last page of the last crawl names an empty cursor
-    asks_by_id: bool = True  # else the upstream does not know `tasks/get`, as far as is known ...
-    asks_again_at: float = 0.0  # ... until then
-
-    def is_hidden(self, came: int) -> bool:
-        """Whether a query that came then must ask first if the caller is still served (DESIGN 7.4)."""
-        return self.refused > 0 and self.accepted <= min(self.refused, came)
-
-    def accept(self, asked: int) -> None:
-        """A `tasks/*` of the gateway's that was asked for then has succeeded."""
-        self.accepted = max(self.accepted, asked)
-
-    def fail_tail(self) -> None:
-        """The page where new tasks appear cannot be found: only a crawl helps."""
-        self.crawled = Stamp(NEVER, self.crawled.asked, self.crawled.came)
 
 
 class Change(Enum):
@@ -115,7 +82,7 @@ def _settled(stale: Stale | None, asked: int) -> Stale | None:
     """What an answer that was asked for then leaves stale: it is enough for the queries from before what is later."""
     if stale is None or asked > stale.last:
         return None
-    if stale.first == _ALL:  # answers overlapped: every query waits for one that was asked for since
+    if stale.first == ALL:  # answers overlapped: every query waits for one that was asked for since
         return stale
     settled = msgspec.structs.replace(stale, first=max(stale.first, asked))
     if asked > stale.made:
@@ -130,23 +97,51 @@ def _both(before: Stamp, told: Stamp) -> Stamp:
     return told if told.came > before.came else Stamp(told.as_of, told.asked, before.came, is_own=True)
 
 
-class Record:
-    """The tasks of one session, as far as they are known."""
+class Record(msgspec.Struct, eq=False, weakref=True):
+    """The tasks of one session. Moments `..._as_of` are requests': it shows something as of then, or later."""
 
-    def __init__(self, changed: Changed | None = None) -> None:
-        self.index = Index(changed)
-        self.known = Known()
-        self.crawl = 1  # the number of the last crawl
+    index: Index = msgspec.field(default_factory=Index)
+    crawl: int = 1  # the number of the last crawl
+    crawled: Stamp = Stamp(NEVER, 0, 0)  # promises every listed task, and which tasks are listed
+    new_as_of: Moment = NEVER  # promises that every task made before is known; never earlier than `crawled`
+    live_as_of: Moment = NEVER  # promises every task that was live then
+    unlisted_as_of: Moment = NEVER  # promises every unlisted task
+    doubted: int = 0  # when something passed unread: all that was known then may be old
+    refused: int = 0  # when a request was refused last
+    accepted: int = 0  # when the last `tasks/*` of the gateway's that has succeeded was asked for
+    outgrown: str = ""  # what the session has more of than an index may hold, as far as is known: nothing is taken in
+    outgrown_until: float = float("-inf")  # until then no crawl tries again
+    asked_as: tuple[bytes, float] = (b"", 0.0)  # for what its caller was asked first, with success, and when (5.1)
+    listing: Listing = Listing.NEITHER
+    pages: int = 0  # of the last crawl
+    cursors: list[str | None] = []  # of the last pages; the last one is at the end
+    ends_empty: bool = False  # the last page of the last crawl names an empty cursor
+    asks_by_id: bool = True  # else the upstream does not know `tasks/get`, as far as is known ...
+    asks_again_at: float = 0.0  # ... until then
+    found_to: dict[object, int] = {}  # which of the ids that each owner has seen have been marked here
+    finds_all: bool = False  # after the next crawl all of them are marked again
+
+    def is_hidden(self, came: int) -> bool:
+        """Whether a query that came then must ask first if the caller is still served (DESIGN 7.4)."""
+        return self.refused > 0 and self.accepted <= min(self.refused, came)
+
+    def accept(self, asked: int) -> None:
+        """A `tasks/*` of the gateway's that was asked for then has succeeded."""
+        self.accepted = max(self.accepted, asked)
+
+    def fail_tail(self) -> None:
+        """The page where new tasks appear cannot be found: only a crawl helps."""
+        self.crawled = Stamp(NEVER, self.crawled.asked, self.crawled.came)
 
     @property
     def size_bytes(self) -> int:
-        return self.index.size_bytes + sum([text_bytes(cursor) for cursor in self.known.cursors if cursor is not None])
+        return self.index.size_bytes + sum([text_bytes(cursor) for cursor in self.cursors if cursor is not None])
 
     @property
     def as_of(self) -> Moment:
         """The oldest moment that the index may reflect."""
-        as_of = min(self.known.new_as_of, self.known.live_as_of)
-        return as_of if self.index.unlisted else max(as_of, self.known.crawled.as_of)
+        as_of = min(self.new_as_of, self.live_as_of)
+        return as_of if self.index.unlisted else max(as_of, self.crawled.as_of)
 
     # ---- what passes ----
 
@@ -155,61 +150,46 @@ class Record:
 
         `is_asking`: an own answer under way may still bring what is denied.
         """
-        index, named = self.index, Named.TO_ALL if said.is_listed or said.is_told_to_all else Named.TO_CALLER
+        index, order = self.index, now.order
+        named = Named.TO_ALL if said.is_listed or said.is_told_to_all else Named.TO_CALLER
         for task, raw in said.shown:
             if said.is_told_to_all and task.taskId in index.gone:
                 continue  # mcp-go tells all sessions of all tasks
             if (known := index.get(task.taskId)) is not None and known.raw == raw:
                 # A client is told the same. An own answer under way overlaps with that.
                 as_of = known.told.as_of if asked is None else max(asked, known.told.as_of)
-                index.stamp(known, Stamp(as_of, known.told.asked, now.order, is_own=True), known.listed)
+                index.stamp(known, Stamp(as_of, known.told.asked, order, is_own=True), known.listed)
             else:
-                self.mark(task.taskId, now, named)
+                self.mark(task.taskId, Stale(order, order, named))
         if said.made is not None:
-            self.mark(said.made, now, method=said.method, made=now.order)
+            self.mark(said.made, Stale(order, order, method=said.method, made=order))
         if (ended := said.failed if said.ended is None else said.ended) is not None:
             known = index.get(ended)  # of one that the index lacks an error does not say that it is there
             if (known is None and said.failed is None) or (known is not None and not known.is_terminal):
-                self.mark(ended, now)
+                self.mark(ended, Stale(order, order))
         if (denied := said.denied) is not None:
             is_known = (entry := index.entries.get(denied)) is not None and bool(entry.raw or entry.stale)
             if is_known or (is_asking and len(denied) <= MARKED_ID_CHARS_MAX):
-                self.mark(denied, now, Named.BY_ERROR, denied=now.order if is_known else 0)
+                self.mark(denied, Stale(order, order, Named.BY_ERROR, denied=order if is_known else 0))
         if said.doubt:
-            self.known.doubted = now.order
+            self.doubted = order
 
-    def mark(
-        self,
-        task_id: str,
-        now: Moment,
-        named: Named = Named.TO_CALLER,
-        first: int | None = None,
-        method: str | None = None,
-        made: int = 0,
-        denied: int = 0,
-    ) -> None:
-        """A task is stale from now on. Queries from before `first` need not wait. Too many are a doubt."""
-        index, first = self.index, now.order if first is None else first
-        entry = index.entries.get(task_id) or absent(task_id)
-        if (before := entry.stale) is None:
-            if len(index.stale) >= MARKS_MAX:
-                self.known.doubted = now.order
-                return
-            stale = Stale(first, now.order, named, method, made, denied)
-        else:
-            before.first, before.last = min(before.first, first), max(before.last, now.order)
-            if before.named >= named and not (method or made or denied or before.denied):
+    def mark(self, task_id: str, stale: Stale) -> None:
+        """A task is stale. Too many are a doubt."""
+        entry = self.index.entries.get(task_id) or absent(task_id)
+        if (before := entry.stale) is not None:
+            before.first, before.last = min(before.first, stale.first), max(before.last, stale.last)
+            if before.named >= stale.named and not (stale.method or stale.made or stale.denied or before.denied):
                 return  # only since when has changed
-            denied = denied or (before.denied if named is Named.ELSEWHERE else 0)  # a success says otherwise
-            named, method, made = max(before.named, named), method or before.method, made or before.made
-            stale = Stale(before.first, before.last, named, method, made, denied, before.failed)
-        index.set(msgspec.structs.replace(entry, stale=stale))
-
-    def find(self, task_id: str, at: Moment) -> None:
-        """A task was shown elsewhere then: it is asked for once, unless it is there, or was denied since."""
-        entry = self.index.entries.get(task_id)
-        if entry is None or not (entry.raw or entry.told.asked > at.order):
-            self.mark(task_id, at, Named.ELSEWHERE)
+            stale.first, stale.last, stale.failed = before.first, before.last, before.failed
+            stale.method, stale.made = stale.method or before.method, stale.made or before.made
+            if stale.named is Named.ELSEWHERE:
+                stale.denied = stale.denied or before.denied  # a success says otherwise
+            stale.named = max(before.named, stale.named)
+        elif len(self.index.stale) >= MARKS_MAX:
+            self.doubted = stale.last
+            return
+        self.index.set(msgspec.structs.replace(entry, stale=stale))
 
     def hear(self, task_id: str, method: str | None, is_gone: bool, now: Moment) -> None:
         """Another replica has told that a task is there, or gone. Its method is believed."""
@@ -218,14 +198,14 @@ class Record:
             self.index.set(msgspec.structs.replace(entry, method=method))
         denied = now.order if is_gone else 0 if entry.stale is None else entry.stale.denied
         if bool(entry.raw) is is_gone:
-            self.mark(task_id, now, first=0, method=None if entry.raw else method, denied=denied)
+            self.mark(task_id, Stale(ALL, now.order, method=None if entry.raw else method, denied=denied))
         elif is_gone and entry.stale is not None:
             entry.stale.denied = denied
 
     def due(self, came: int) -> list[str]:
         """The ids of the stale tasks that a query from `came` waits for: without `tasks/get`, for the next crawl."""
         stale = self.index.stale.items()
-        since = 0 if self.known.asks_by_id else self.known.crawled.asked
+        since = 0 if self.asks_by_id else self.crawled.asked
         return [
             i
             for i, one in stale
@@ -249,13 +229,14 @@ class Record:
         """Take in what an own answer says of a task; None: it is not there. `page`: the crawl whose page it is."""
         known = self.index.entries.get(task_id) or absent(task_id)
         # That it is not there says its own answer, or the last crawl.
-        since = known.told if known.raw else max(known.told, self.known.crawled, key=lambda one: one.came)
-        change = Change.IGNORE
-        if told.came >= since.asked:
-            change = CHANGES[_news(known, shown, told.asked)][told.asked <= since.came]
+        since = known.told if known.raw else max(known.told, self.crawled, key=lambda one: one.came)
+        change = CHANGES[_news(known, shown, told.asked)][told.asked <= since.came]
+        if told.came < since.asked:
+            change = Change.IGNORE
         after, stale = msgspec.structs.replace(known), known.stale
         if shown is not None and change in (Change.TAKE, Change.BOTH, Change.BEGIN, Change.TAKE_AND_ASK):
-            after = entry_for(shown, _both(known.told, told) if change is Change.BOTH else told, stale=stale)
+            after = TaskEntry(*msgspec.structs.astuple(shown))
+            after.told, after.stale = _both(known.told, told) if change is Change.BOTH else told, stale
             if stale is not None and stale.made < told.asked:
                 after.method = stale.method
             if change is not Change.BEGIN:
@@ -274,10 +255,10 @@ class Record:
             after.listed = UNLISTED
         self.index.set(after)
         if after.is_unlisted:  # it may be older than what is promised of all of them
-            self.known.unlisted_as_of = min(self.known.unlisted_as_of, after.told.as_of)
-            self.known.live_as_of = min(self.known.live_as_of, after.told.as_of)
+            self.unlisted_as_of = min(self.unlisted_as_of, after.told.as_of)
+            self.live_as_of = min(self.live_as_of, after.told.as_of)
         if change in (Change.ASK, Change.TAKE_AND_ASK):
-            self.mark(task_id, now, Named.TO_ALL, first=_ALL)
+            self.mark(task_id, Stale(ALL, now.order, Named.TO_ALL))
 
     def page_answered(self, tasks: Sequence[Task], told: Stamp, now: Moment) -> list[Task]:
         """Take in tasks of an own page. Returns those that are new in this crawl."""
@@ -293,44 +274,42 @@ class Record:
                 new.append(task)
         return new
 
-    def forget(self, task_id: str) -> None:
-        """A task is not there, as far as is known."""
-        self.index.set(absent(task_id, stale=self.index.stale.get(task_id)))
-
     def stop_asking_by_id(self, now: Moment, interval_s: float) -> None:
         """The upstream seems not to know `tasks/get`: for that long only pages tell of tasks."""
-        self.known.asks_by_id, self.known.asks_again_at = False, now.at + interval_s
-        self.known.fail_tail()
+        self.asks_by_id, self.asks_again_at = False, now.at + interval_s
+        self.fail_tail()
         for task_id in list(self.index.unlisted):
-            self.mark(task_id, now, Named.TO_ALL, first=_ALL)
+            self.mark(task_id, Stale(ALL, now.order, Named.TO_ALL))
 
     # ---- crawls ----
 
     def begin_crawl(self) -> None:
         self.crawl += 1
-        self.known.outgrown = ""
-        if self.known.listing is Listing.PREPENDS:
-            self.known.listing = Listing.NEITHER  # else a tail read would stop at the tasks of a crawl that broke off
+        self.outgrown = ""
+        if self.listing is Listing.PREPENDS:
+            self.listing = Listing.NEITHER  # else a tail read would stop at the tasks of a crawl that broke off
 
     def is_unseen(self, entry: TaskEntry | None, began: Moment) -> bool:
         """Whether neither the crawl begun at `began`, which should list it, nor a later answer has shown a task."""
         if entry is None or not entry.raw or entry.listed == self.crawl or entry.told.asked > began.order:
             return False
-        return not (self.known.asks_by_id and entry.is_unlisted)
+        return not (self.asks_by_id and entry.is_unlisted)
 
     def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
         """All pages were read: an answer that says of all other tasks that they are not there."""
-        known, index, began = self.known, self.index, told.as_of
-        known.crawled, known.new_as_of = told, began
-        known.pages, known.cursors, known.listing = pages, cursors, listing
+        index, began = self.index, told.as_of
+        self.crawled, self.new_as_of = told, began
+        self.pages, self.cursors, self.listing = pages, cursors, listing
         if not index.unlisted:
-            known.live_as_of = known.unlisted_as_of = began
+            self.live_as_of = self.unlisted_as_of = began
         for task_id, stale in list(index.stale.items()):
             if index.get(task_id) is not None:
-                if not known.asks_by_id:
+                if not self.asks_by_id:
                     self.settle(task_id, told.asked)
             elif stale.named is Named.BY_ERROR:
                 index.set(msgspec.structs.replace(index.entries[task_id], stale=None))
         for entry in list(index.gone.values()):
             if entry.told.asked < told.asked:
-                self.forget(entry.id)
+                index.forget(entry.id)
+        if self.finds_all:
+            self.found_to, self.finds_all = {}, False

@@ -8,7 +8,7 @@ that a query uses stays; one that was never accepted goes with its last query. A
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, count
@@ -24,9 +24,9 @@ from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import Lost, OwnTasks
 from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Intercepted
-from gateway.tasks.index import Changed, Named, TaskEntry, absent
+from gateway.tasks.index import Changed, Index, Named, Stale, TaskEntry, absent
 from gateway.tasks.lifecycle_counts import Lives
-from gateway.tasks.reconciliation import MARKS_MAX, Listing, Record
+from gateway.tasks.reconciliation import MARKS_MAX, Record
 from gateway.tasks.single_flight import InFlightRequests
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
@@ -39,11 +39,9 @@ class Session(Storable[Key]):
 
     def __init__(self, key: Key, seen: Owners, changed: Changed | None = None) -> None:
         self.key = key
-        self.record = Record(changed)
+        self.record = Record(Index(changed))
         self._seen, self._changed = seen, changed
         self.owners = seen.owners_of(key)  # of the ids that the caller has seen
-        self._finds_all = False  # after the next crawl all ids that were seen are marked again
-        self._found_to: dict[OwnerKey, int] = {}  # which of the ids that each owner has seen have been marked here
         self.in_flight = InFlightRequests()
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
@@ -58,34 +56,29 @@ class Session(Storable[Key]):
     def clear(self) -> None:
         """Forget all tasks. An answer that was asked for before is void: `record` is another one from now on."""
         old = self.record.index
-        self.record, self._found_to = Record(self._changed), {}
+        self.record = Record(Index(self._changed))
         self.record.index.default_method = old.default_method
         _free(old.dismantle())
 
-    def observe(self, said: Observation, asked: Moment | None, now: Moment) -> None:
-        """Take in what passed: the answer to a request made at `asked`, or a message that answers no request."""
-        self.record.observe(said, asked, now, bool(self.in_flight))
-        if not said.is_told_to_all and (names := said.shown_ids):
-            is_there_again = not self.record.index.gone.keys().isdisjoint(names)
-            self._seen.note(self.owners, names, now, made=said.made is not None or is_there_again)
-
     def ask_by_id(self) -> None:
         """The upstream may know `tasks/get`: tasks that no page shows are looked for again."""
-        if not self.record.known.asks_by_id:
-            self.record.known.asks_by_id, self._found_to = True, {}
+        if not self.record.asks_by_id:
+            self.record.asks_by_id, self.record.found_to = True, {}
 
     def find_again(self, came: Moment) -> None:
         """Mark tasks that the caller was shown elsewhere before a query came, as far as there is room."""
         record = self.record
-        if came.at >= record.known.asks_again_at:
+        if came.at >= record.asks_again_at:
             self.ask_by_id()
-        for seen in self._seen.of(self.owners, came) if record.known.asks_by_id else ():
-            last = self._found_to.get(seen.key, 0)
+        for seen in self._seen.of(self.owners, came) if record.asks_by_id else ():
+            last = record.found_to.get(seen.key, 0)
             for task_id, order in seen.since(last):
                 if order > came.order or (len(record.index.stale) >= MARKS_MAX // 2 and order != last):
                     break  # the ids of a page have one order
-                record.find(task_id, Moment(order, came.at))
-                self._found_to[seen.key] = last = order
+                entry = record.index.entries.get(task_id)
+                if entry is None or not (entry.raw or entry.told.asked > order):  # it is not there, nor denied since
+                    record.mark(task_id, Stale(order, order, Named.ELSEWHERE))
+                record.found_to[seen.key] = last = order
 
     def fail(self, task_id: str, asked: int) -> bool:
         """An own `tasks/get` got no answer. True if no query fails for it: only an answer elsewhere has shown the task.
@@ -98,13 +91,8 @@ class Session(Storable[Key]):
         stale.failed += 1
         if stale.failed >= FAILURES_MAX:
             self.record.settle(task_id, asked)
-            self._finds_all = True
+            self.record.finds_all = True
         return stale.named is Named.ELSEWHERE
-
-    def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
-        self.record.end_crawl(told, pages, cursors, listing)
-        if self._finds_all:
-            self._found_to, self._finds_all = {}, False
 
     def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment) -> None:
         """Take in what the gateway's own `tasks/get` says of a task; None: it is not there."""
@@ -124,15 +112,6 @@ class Session(Storable[Key]):
         return self._seen.owns(self.owners, task_id)
 
 
-def _space_in(limits: config.IndexLimits) -> Space:
-    return Space(limits.memory_bytes_max, limits.sessions_max, limits.idle_timeout)
-
-
-def _groups_of(key: Key) -> tuple[Hashable, Hashable]:
-    """All identities of one session, and all sessions of one identity: the beginnings of an `OwnerKey`."""
-    return key.of_all, (*key[:2], b"", key.identity)
-
-
 class Forgotten(Exception):
     """The session was cleared while a request for it was under way; or another refresh took the place of this one."""
 
@@ -149,11 +128,8 @@ class Replicas(Protocol):
     def changed(self, key: Key, before: TaskEntry | None, after: TaskEntry) -> None:
         """What is known of a task has changed."""
 
-    def denied(self, key: Key, task_id: str) -> None:
-        """What passed denies a task of which nothing is known here: others may know it."""
-
-    def lost_many(self, key: Key) -> None:
-        """Many tasks of a session have gone at once, and most were not asked for."""
+    def lost(self, key: Key, task_id: str | None) -> None:
+        """What passed denies a task of which nothing is known here; None: many tasks have gone at once."""
 
     def ended(self, keys: set[Key]) -> None:
         """A session was ended: these are its keys. Others may know it by any of them."""
@@ -172,16 +148,19 @@ class Sessions:
         """`make_own` makes the owners of tasks, if each caller has his own alone."""
         self.own = None if make_own is None else make_own(limits, self.now, self._lose)
         self.servers = CapabilityCache(clock, may_filter=self.own is None)
-        self.know_get = set[ServerKey]()
-        """The upstreams that have answered a `tasks/get`: there -32601 is an error like others (DESIGN 6.12)."""
-        self.lives: Lives | None = None
-        """The lives of the tasks that are seen, unless metrics have none."""
+        self.know_get = set[ServerKey]()  # have answered a `tasks/get`: -32601 is an error like others (DESIGN 6.12)
+        self.lives: Lives | None = None  # of the tasks that are seen, unless metrics have none
         self.replicas: Replicas | None = None
-        self.limits = limits
         self._clock = clock
         self._order = count(1)
         self._seen = self.own or Owners(limits)
-        self.stored: Stored[Key, Session] = Stored(_space_in(limits), self._seen.stored, _groups_of)
+        self.stored: Stored[Key, Session] = Stored(
+            Space(0, 0, 0.0),
+            self._seen.stored,
+            # All identities of one session, and all sessions of one identity: the beginnings of an `OwnerKey`.
+            lambda key: (key.of_all, (*key[:2], b"", key.identity)),
+        )
+        self.set_limits(limits)
 
     def now(self) -> Moment:
         """This moment. No two are the same."""
@@ -190,10 +169,10 @@ class Sessions:
     def set_limits(self, limits: config.IndexLimits) -> None:
         """These are the limits from now on."""
         self.limits = limits
-        self.stored.space = _space_in(limits)
+        self.stored.space = Space(limits.memory_bytes_max, limits.sessions_max, limits.idle_timeout)
         self._seen.set_limits(limits)
         for session in self.stored.all():
-            session.record.known.outgrown_until = float("-inf")  # there may be more room now
+            session.record.outgrown_until = float("-inf")  # there may be more room now
             session.owners = self._seen.owners_of(session.key)
             self.keep(session)
 
@@ -204,13 +183,12 @@ class Sessions:
 
     def _forget(self, servers: set[ServerKey]) -> Iterator[None]:
         """Forget them bit by bit: nobody asks for any of it."""
-        places: tuple[Stored[Any, Any], ...] = self.stored, self._seen.stored
+        places: tuple[Stored[Any, Any], ...] = self.stored, self._seen.stored, self.servers.said
         theirs = [(place, one.key) for place in places for one in place.all() if one.key[0] in servers]
         for number, (place, key) in enumerate(theirs, 1):
             place.remove(key)
             if number % _FORGOTTEN_AT_ONCE == 0:
                 yield
-        self.servers.forget(servers)
 
     def find(self, key: Key) -> Session | None:
         self.stored.expire(self._clock())
@@ -239,14 +217,12 @@ class Sessions:
     def _new(self, key: Key) -> Session:
         return Session(key, self._seen, None if self.replicas is None else partial(self.replicas.changed, key))
 
-    def accept(self, session: Session) -> None:
-        """The upstream has answered the caller of a session: it is stored from now on, unless there is another."""
-        if self.find(session.key) is session:
-            self.stored.use(session, self._clock())
+    def keep(self, session: Session, is_accepted: bool = False) -> None:
+        """Count the size of a stored session anew, as used now. Others may be evicted for it.
 
-    def keep(self, session: Session) -> None:
-        """Count the size of a stored session anew, as used now. Others may be evicted for it."""
-        if session.stored_bytes is not None:
+        `is_accepted`: the upstream has answered its caller. It is stored from now on, unless there is another.
+        """
+        if session.stored_bytes is not None or (is_accepted and self.find(session.key) is session):
             self.stored.use(session, self._clock())
 
     def check(self, session: Session, from_nothing: bool = False) -> None:
@@ -259,9 +235,9 @@ class Sessions:
         else:
             return
         session.clear()
-        session.record.known.outgrown = what
+        session.record.outgrown = what
         if from_nothing:
-            session.record.known.outgrown_until = self._clock() + limits.full_crawl_interval
+            session.record.outgrown_until = self._clock() + limits.full_crawl_interval
         raise TooLarge(what)
 
     def _lose(self, task_id: str, owners: list[OwnerKey]) -> None:
@@ -273,21 +249,22 @@ class Sessions:
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
         if self.servers.native(key):
             return
-        session, shows = self.find(key), bool(said.shown_ids)
+        session, shown = self.find(key), said.shown_ids
         is_unknown = session is None or said.denied not in session.record.index.entries
         if self.replicas is not None and said.denied is not None and is_unknown:
-            self.replicas.denied(key, said.denied)
-        if session is None and not shows:
+            self.replicas.lost(key, said.denied)
+        if session is None and not shown:
             return  # nothing is known that it may change
-        session = session or self._new(key)
-        session.observe(said, asked, self.now())
+        session, now = session or self._new(key), self.now()
+        session.record.observe(said, asked, now, bool(session.in_flight))
+        if shown and not said.is_told_to_all:
+            is_there_again = not session.record.index.gone.keys().isdisjoint(shown)
+            self._seen.note(session.owners, shown, now, made=said.made is not None or is_there_again)
         if said.is_got:
             self.know_get.add(key.server)
             session.ask_by_id()
-        if shows:
-            self.stored.use(session, self._clock())
-        else:
-            self.keep(session)
+        if shown or session.stored_bytes is not None:
+            self.stored.use(session, now.at)
 
     def note(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:
         """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it.
@@ -304,7 +281,7 @@ class Sessions:
     def refuse(self, session: Session | None) -> None:
         """The upstream has refused a request of a caller's: it is asked before anything is shown (DESIGN 7.4)."""
         if session is not None:
-            session.record.known.refused = self.now().order
+            session.record.refused = self.now().order
 
     def drop_all(self, key: Key) -> None:
         """A session was ended: drop what is known of it, for every identity. Its users keep it, empty."""

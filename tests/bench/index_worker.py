@@ -21,10 +21,10 @@ import msgspec
 import orjson
 
 from gateway.demo.legacy_server import history
-from gateway.mcp.task import Task
+from gateway.mcp.task import NO_STAMP, Task
 from gateway.mcp.task import parse as parse_task
 from gateway.query.cursor import Position
-from gateway.tasks.index import Index, entry_for
+from gateway.tasks.index import Index, TaskEntry
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
 
@@ -70,7 +70,8 @@ def queries(count: int) -> dict[str, Any]:
 
 def put_all(index: Index, tasks: list[Task]) -> None:
     for task in tasks:
-        index.set(entry_for(task, listed=1))
+        index.set(entry := TaskEntry(*msgspec.structs.astuple(task)))
+        index.stamp(entry, NO_STAMP, 1)
 
 
 def _empty() -> Index:

@@ -81,7 +81,7 @@ class Rig:
 
     def session(self, key: Key = KEY) -> Session:
         with self.sessions.using(key) as session:
-            self.sessions.accept(session)
+            self.sessions.keep(session, is_accepted=True)
         return session
 
     def put(self, *entries: bytes) -> None:
@@ -136,7 +136,7 @@ async def test_what_ends_while_the_store_fails_is_told_when_it_is_back(rig: Rig,
     await rig.start()
     rig.see("t-1", "t-2")
     await asyncio.sleep(1)
-    await rig.outage(state, lambda: rig.lose("t-1"), lambda: rig.shared.lost_many(KEY))
+    await rig.outage(state, lambda: rig.lose("t-1"), lambda: rig.shared.lost(KEY, None))
     assert sorted(rig.entries()) == sorted([there("t-2"), entry_of_gone("t-1"), DOUBT])
     await rig.outage(state, lambda: rig.sessions.drop_all(KEY))
     assert not rig.redis.sets
@@ -147,7 +147,7 @@ async def test_what_any_stranger_can_do_displaces_nothing_that_a_failing_store_m
     """He can ask for any id, and end his sessions: 10,001 made it forget that another's tasks were in doubt."""
 
     def many() -> None:
-        rig.shared.lost_many(KEY)
+        rig.shared.lost(KEY, None)
         stranger = KEY._replace(session=b"a stranger's")
         rig.session(stranger)
         for number in range(10_001):
@@ -201,7 +201,7 @@ async def test_an_upstream_that_a_reload_has_taken_away_has_no_part_in_the_store
     rig.store.serves({ServerKey("renamed"): upstream("renamed")}, DAY_S, rig.index.idle_timeout)
     rig.see("t-2")
     rig.sessions.drop_all(KEY)
-    assert await rig.store.read(KEY, 0) is None
+    assert await rig.store.read(KEY) is None
     await rig.outage("killed", lambda: rig.see("t-3"))
 
 
@@ -215,7 +215,7 @@ async def test_nobody_waits_for_a_store_that_answers_late_again_and_again(rig: R
     waited = 0
     for _ in range(40):
         began = rig.loop.time()
-        assert await rig.store.read(KEY, 0) is None
+        assert await rig.store.read(KEY) is None
         waited += rig.loop.time() > began
         await asyncio.sleep(0.37)
     rig.store.serves({A: upstream("a")}, DAY_S, 2 * rig.index.idle_timeout)  # everything is to be told again
@@ -229,7 +229,7 @@ async def test_nobody_waits_for_a_store_that_answers_late_again_and_again(rig: R
     rig.redis.delay_s = 0
     await asyncio.sleep(1)
     assert rig.store.is_up
-    assert await rig.store.read(KEY, 0) is not None
+    assert await rig.store.read(KEY) is not None
 
 
 @on_a_clock_of_its_own

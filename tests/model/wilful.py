@@ -11,7 +11,7 @@ FAULTS: Final = faults({
     "a crawl confirms all tasks from when it ended, not from when it began": (
         r"(?<=\()began,(?= began\.order)", "self._sessions.now(),"
     ),
-    "full_crawl_interval is ignored": (r"(?<=came\.at - )\w+\.full_crawl_interval_s", 'float("inf")'),
+    "full_crawl_interval is ignored": (r"(?<=came\.at - )full_crawl_interval_s", 'float("inf")'),
     "what several queries wait for ends with the first of them that leaves": (
         r"(?<=if )not task\.cancelled\(\)(?=:)", "True",
         r"(?<=if )not self\.\w+(?=:\n\s+self\.end\(\)\n\s+task\.cancel)", "True"
@@ -21,7 +21,7 @@ FAULTS: Final = faults({
     "notifications mark nothing": (r"\w+\.of_notification\(\w+\)", "None"),
     "an answer to a client marks nothing": (r"(?<=for task, raw in )said\.shown(?=:\n\s+if said\.is_told)", "()"),
     "a mark is made at the request, not at the answer": (
-        r"(?<=\(said, asked, )self\.now\(\)", "asked or self.now()"
+        r"(?<=self\._new\(key\), )self\.now\(\)", "asked or self.now()"
     ),
     "an error marks nothing": (r"is_known or (?=\(is_asking and )", "False and "),
     "an error about a task that the index lacks marks nothing, though own requests are under way": (
@@ -33,7 +33,7 @@ FAULTS: Final = faults({
     "a client that is told the same renews the task as of when it is told": (r"max\(asked, \w+\.told\.as_of\)", "now"),
     "a notification that says the same renews the task": (r"\w+\.told\.as_of(?= if asked is None else)", "now"),
     "a result that makes a task marks nothing": (r"self\.mark\(said\.made, .*", "pass"),
-    "the method of the request that made a task is forgotten": (r"(?<=now, method=)said\.method", "None"),
+    "the method of the request that made a task is forgotten": (r"(?<=order, method=)said\.method", "None"),
     "a new session finds no task again": (r"(?<=if )key\.has_credentials(?= and self\._limits)", "False"),
     "a renewed token finds no task again": (r"(?<=if )key\.session(?=:\n\s+owners\.)", "False"),
     # ---- which answer is newer ----
@@ -42,7 +42,7 @@ FAULTS: Final = faults({
         r"(?<=Change\.TAKE_AND_ASK\):)\s+self\.mark\(.*", " pass"
     ),
     "only queries that come later wait for what answers that overlap leave open": (
-        r"(?<=Change\.TAKE_AND_ASK\):)(\s+self\.mark\(.*first=)_ALL", r"\1None"
+        r"(?<=Change\.TAKE_AND_ASK\):)(\s+self\.mark\(.*Stale\()ALL", r"\1now.order"
     ),
     # ---- what is heard ----
     "the response to a request that was not read, or is unknown, says nothing": (
@@ -54,7 +54,7 @@ FAULTS: Final = faults({
     "a response that is no JSON puts nothing in doubt": (
         r"may_be\(data\)(?= else None)", "False"
     ),
-    "a refusal drops the index": (r"(?=session\.record\.known\.refused = self\.now)", "session.clear(); "),
+    "a refusal drops the index": (r"(?=session\.record\.refused = self\.now)", "session.clear(); "),
     "a refusal hides nothing": (r"(?<=if )status in REFUSALS(?=:)", "False"),
     "an answer to what was asked before a refusal ends it": (
         r"(?<=max\(self\.accepted, )asked(?=\))", "asked, self.refused + 1"
@@ -67,7 +67,7 @@ FAULTS: Final = faults({
     "after one failure a task is left out": (r"(?<=stale\.failed >= )FAILURES_MAX", "1"),
     "one denial takes away what a query names": (r"(?<=may_be_there = )known is None or ", "known is not None and "),
     "one denial takes away what another session has shown": (r"(?<=None or known\.raw) or known\.stale", ""),
-    "what was put off is never asked for again": (r"self\._finds_all = True", "pass"),
+    "what was put off is never asked for again": (r"self\.record\.finds_all = True", "pass"),
     "a 404 to a client ends its session": (
         r"self\._sessions\.refuse\(self\._sessions\.find\(caller\.key\)\)", "self._sessions.drop_all(caller.key)"
     ),
@@ -98,7 +98,7 @@ FAULTS: Final = faults({
     "each session that sees a task counts it": (r"hash\(\(key\.server, task_id\)\)", "hash((*key, task_id))"),
     "an answer to a client ends no task": (r"(?<=for shown, raw in )said\.shown", "()"),
     "an answer to a client ends a refusal": (
-        r"(?=index\.stamp\(known, )", "self.known.refused = 0; "
+        r"(?=index\.stamp\(known, )", "self.refused = 0; "
     ),
 })  # fmt: skip
 
@@ -112,7 +112,7 @@ RACES: Final = faults({
 
 STDIO: Final = faults({
     "a mark from before a crawl is forgotten where there seemed to be no tasks/get": (
-        r"0 if self\.known\.asks_by_id else (?=self\.known\.crawled)", ""
+        r"0 if self\.asks_by_id else (?=self\.crawled)", ""
     ),
     "a line of a log puts all in doubt": (
         r"jsonrpc\.may_be_messages\(line\.raw\)(?=:\n\s+return False)", "self._take_in(UNMATCHED.unread())"
@@ -124,14 +124,14 @@ FLEET: Final = faults({
         r"(?<=for update in )updates_in\(some\)(?=:\n\s+if update\.id is None)", "()"
     ),
     # A store that is back gets only what is new.
-    "nothing is told again": (r"(?=for count, \(of_all, server\) in)", "return\n    "),
+    "nothing is told again": (r"(?=for some_said in)", "return\n    "),
     "nobody tells that a task is gone": (
         r"(?<=if )now\.denied not in \(0, was\.denied\)(?=:)", "False",
         r"(?<=said\.denied is not None and )is_unknown(?=:)", "False",
     ),
     # The entries of a caller who is refused are dropped.
     "a refusal at one replica is one for all": (
-        r"(?=session\.record\.known\.refused = self\.now)", "self.replicas.ended({session.key}); "
+        r"(?=session\.record\.refused = self\.now)", "self.replicas.ended({session.key}); "
     ),
 })  # fmt: skip
 

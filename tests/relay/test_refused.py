@@ -35,7 +35,7 @@ def kept(rig: Rig) -> dict[str, Any]:
     told = [pool.context.cors for pool in app._pools.of.values()]
     notes = {
         "stored": [session.key for session in sessions.stored.all()],
-        "servers": list(sessions.servers._said.all()),
+        "servers": list(sessions.servers.said.all()),
         "drifts": [
             len(pool.context.drift.sessions) for pool in app._pools.of.values() if len(pool.context.drift.sessions)
         ],

@@ -9,17 +9,17 @@ from unittest.mock import patch
 from gateway.tasks.index import GROUP_BYTES, size_of
 from gateway.tasks.reconciliation import Record
 
-_EVENTS: Final = ("observe", "mark", "answered", "page_answered", "forget", "begin_crawl", "end_crawl")
+_EVENTS: Final = ("observe", "mark", "answered", "page_answered", "begin_crawl", "end_crawl")
 
 
 def faults(record: Record) -> Iterator[str]:
     """What is wrong with what is known."""
-    known, index = record.known, record.index
-    if known.new_as_of < known.crawled.as_of:
+    index = record.index
+    if record.new_as_of < record.crawled.as_of:
         yield "the place of new tasks is known as of before the pages"
     for task in index.unlisted.values():
-        if known.unlisted_as_of > task.told.as_of or (not task.is_terminal and known.live_as_of > task.told.as_of):
-            yield f"{task.id} is known as of {task.told.as_of}: {known}"
+        if record.unlisted_as_of > task.told.as_of or (not task.is_terminal and record.live_as_of > task.told.as_of):
+            yield f"{task.id} is known as of {task.told.as_of}: {record}"
     entries = index.entries
     for name, ids, derived in (
         ("stale", index.stale, {i: e.stale for i, e in entries.items() if e.stale is not None}),

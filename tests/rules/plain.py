@@ -15,9 +15,14 @@ from gateway.query import cursor, list_request
 from gateway.query.criteria import BadQuery, Query
 from gateway.query.cursor import Position
 from gateway.query.list_request import ListRequest
-from gateway.tasks.index import QueryPage
+from gateway.tasks.index import QueryPage, TaskEntry
 
 _Task = TypeVar("_Task", bound=Task)
+
+
+def entry_for(task: Task, *told: Any, **more: Any) -> TaskEntry:
+    return TaskEntry(*msgspec.structs.astuple(task), *told, **more)
+
 
 # Times of one day: some equal though written differently, some finer than a microsecond or a nanosecond.
 _TIMES = [

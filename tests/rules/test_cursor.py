@@ -18,7 +18,7 @@ from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant
 from gateway.query import criteria, cursor
 from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
 from gateway.query.cursor import Position
-from gateway.tasks.index import Index, entry_for
+from gateway.tasks.index import Index
 from tests.rules import documents, plain
 
 instants: st.SearchStrategy[Instant] = plain.instants | st.integers(EARLIEST, LATEST)
@@ -183,7 +183,7 @@ def test_any_bound_that_can_be_read_leads_to_a_page(number: Instant) -> None:
     """Nothing that is made of a forged cursor raises, and its page has a next one."""
     index, text = Index(), f"{number:x}"
     for name, year in YEARS.items():
-        index.set(entry_for(task.parse(plain.raw_task(name, "working", f"{year}-01-01T00:00:00Z", None))))
+        index.set(plain.entry_for(task.parse(plain.raw_task(name, "working", f"{year}-01-01T00:00:00Z", None))))
     for by, descending in product(("createdAt", "lastUpdatedAt"), (True, False)):
         for path in NUMBERS_AT:
             position = cursor.decode(like_ours((path, text), (ORDER_BY, by), (ORDER, "desc" if descending else "asc")))

@@ -12,7 +12,7 @@ from gateway.mcp.task import TERMINAL, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.tasks import index as indexing
-from gateway.tasks.index import GROUP_BYTES, Index, TaskEntry, absent, entry_for, size_of
+from gateway.tasks.index import GROUP_BYTES, Index, TaskEntry, absent, size_of
 from tests.rules import plain
 
 
@@ -51,8 +51,8 @@ def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, TaskEntry]]:
             index.set(absent(step))
             model.pop(step, None)
         else:
-            index.set(entry_for(step))
-            model[step.id] = entry_for(step)
+            index.set(plain.entry_for(step))
+            model[step.id] = plain.entry_for(step)
         check_same(index, model)
     return index, model
 
@@ -97,7 +97,7 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
         if isinstance(step, str):
             index.set(absent(step))
         else:
-            index.set(entry_for(step))
+            index.set(plain.entry_for(step))
         if at == len(drawn) // 2:
             index.default_method = default_method
     check()
@@ -110,7 +110,7 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
 
 def test_the_same_page_is_made_once() -> None:
     index, again = Index(), Position(Query(), comes_again=True)
-    index.set(entry_for(task.parse(plain.raw_task("a", "working", None, None))))
+    index.set(plain.entry_for(task.parse(plain.raw_task("a", "working", None, None))))
     page = index.select(again, 10)
     assert index.select(again, 10) is page
     assert index.select(again, 11) is not page, "another size"

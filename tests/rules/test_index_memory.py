@@ -17,7 +17,7 @@ from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.store import shared_tasks
-from gateway.tasks.index import METHODS_MAX, Index, absent, entry_for
+from gateway.tasks.index import METHODS_MAX, Index, absent
 from tests.rules import plain
 
 COUNT: Final = 1000
@@ -87,7 +87,7 @@ def test_an_index_takes_what_it_counts(seed: int) -> None:
 def filled(drawn: list[tuple[bytes, str | None]], polled: bool) -> Index:
     index, order = Index(), count(1000)
     for report in drawn:
-        index.set(entry_for(read(*report), listed=1))
+        index.set(plain.entry_for(read(*report), listed=1))
     for found in filter(None, map(index.get, index.entries if polled else ())):
         asked = Moment(next(order), next(order) / 7)
         index.stamp(found, Stamp(asked, found.told.asked, next(order), is_own=True), found.listed)
@@ -101,7 +101,7 @@ def test_statuses_and_methods_that_others_choose_make_few_groups(told_first: boo
     for number in range(1000):
         method = f"method/{number}" if number % 2 else "x" * 51
         raw = plain.raw_task(f"t-{number}", f"status-{number}", f"2026-01-01T00:{number % 60:02}:00Z", None)
-        entry = entry_for(task.parse(raw, None if told_first else method))
+        entry = plain.entry_for(task.parse(raw, None if told_first else method))
         index.set(entry)
         if told_first:
             index.set(msgspec.structs.replace(entry, method=method))

@@ -13,13 +13,13 @@ from gateway.mcp import task
 from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
-from gateway.refresh.planning import Ages
-from gateway.tasks.index import Named, Stale, absent, entry_for
-from gateway.tasks.reconciliation import Known, Listing, Record
+from gateway.tasks.index import Index, Named, Stale, absent
+from gateway.tasks.reconciliation import Listing, Record
 from tests.rules import plain
 
 NOW = 1000.0
-AGES = Ages(max_age_s=1.0, full_crawl_interval_s=60.0)
+Ages = tuple[float, float]  # `max_age`, `full_crawl_interval`
+AGES: Ages = 1.0, 60.0
 OUT_OF_MIND = NEVER.at
 RECENT, OLD, ANCIENT = NOW - 0.5, NOW - 30, NOW - 61
 
@@ -78,18 +78,19 @@ class Situation:
     asks_by_id: bool = True
 
     def record(self, tasks: Iterable[Task]) -> Record:
-        record = Record()
+        index = Index()
         for each in tasks:
             is_listed = each.id not in self.unlisted
             at = max(self.told.get(each.id, OUT_OF_MIND), self.crawled) if is_listed else self.unlisted[each.id]
-            record.index.set(entry_for(each, stamp(at), int(is_listed)))
+            index.set(plain.entry_for(each, stamp(at), int(is_listed)))
         for task_id, at in self.gone.items():
-            record.index.set(absent(task_id, stamp(at)))
+            index.set(absent(task_id, stamp(at)))
         for task_id, mark in self.marks.items():
             stale = Stale(moment(mark.since).order, moment(mark.at).order, Named.TO_CALLER)
-            known = record.index.entries.get(task_id) or absent(task_id)
-            record.index.set(msgspec.structs.replace(known, stale=stale))
-        record.known = Known(
+            known = index.entries.get(task_id) or absent(task_id)
+            index.set(msgspec.structs.replace(known, stale=stale))
+        return Record(
+            index,
             crawled=stamp(self.crawled),
             new_as_of=moment(self.crawled if self.new_as_of is None else self.new_as_of),
             live_as_of=moment(self.crawled if self.live_as_of is None else self.live_as_of),
@@ -99,7 +100,10 @@ class Situation:
             pages=self.pages,
             asks_by_id=self.asks_by_id,
         )
-        return record
+
+
+def need_of(record: Record, ages: Ages = AGES) -> planning.Need:
+    return planning.need_of(record, moment(NOW), *ages)
 
 
 UNKNOWN = Situation(pages=0, listing=Listing.NEITHER)
@@ -149,7 +153,7 @@ TABLE: dict[str, Case] = {
     "as many requests as pages": Case(crawled(OLD, pages=4), CRAWL),
     "live tasks asked a moment ago, looked at before": Case(crawled(OLD, live_as_of=RECENT), LOOK_AND_ASK),
     "doubt since the crawl": Case(crawled(RECENT, doubted_at=NOW - 0.1), CRAWL),
-    "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=Ages(1.0, 0.0)),
+    "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=(1.0, 0.0)),
     "a task that may be gone": Case(crawled(RECENT, marks=MAY_BE_GONE), asks("d1")),
     "as many listed tasks are marked as there are pages": Case(
         crawled(RECENT, pages=2, marks={**MAY_BE_GONE, "d2": Marked(OLD, OLD)}), CRAWL
@@ -182,14 +186,15 @@ TABLE: dict[str, Case] = {
 
 def test_the_reason_is_right_where_the_page_of_new_tasks_was_not_found() -> None:
     record = crawled(OLD).record(LIVE)
-    record.known.fail_tail()
-    assert planning.plan(record, Query(), moment(NOW), AGES).reason == "reading all pages costs no more"
-    assert planning.plan(Record(), Query(), moment(NOW), AGES).reason == "nothing is known yet"
+    record.fail_tail()
+    assert planning.plan(record, Query(), need_of(record)).reason == "reading all pages costs no more"
+    assert planning.plan(Record(), Query(), need_of(Record())).reason == "nothing is known yet"
 
 
 @pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
 def test_what_is_asked(case: Case) -> None:
-    plan = planning.plan(case.known.record(case.tasks), case.query, moment(NOW), case.ages)
+    record = case.known.record(case.tasks)
+    plan = planning.plan(record, case.query, need_of(record, case.ages))
     assert (plan.crawl, plan.tail, set(plan.tasks)) == case.expected
     assert plan.nothing is (case.expected == FRESH)
     assert plan.reason
@@ -222,7 +227,7 @@ def situations(draw: st.DrawFn) -> Record:
     ).record(tasks.values())
 
 
-ages = st.sampled_from([AGES, Ages(0.0, 60.0), Ages(1.0, 0.0), Ages(0.0, 0.0), Ages(5.0, 60.0)])
+ages = st.sampled_from([AGES, (0.0, 60.0), (1.0, 0.0), (0.0, 0.0), (5.0, 60.0)])
 
 
 def may_match(known: Task, query: Query) -> bool:
@@ -235,54 +240,54 @@ def may_match(known: Task, query: Query) -> bool:
 
 @given(situations(), plain.queries, ages)
 def test_an_answer_without_asking_keeps_the_promise(record: Record, query: Query, allowed: Ages) -> None:
-    """DESIGN 6, held against what the members of `Known` say that they mean."""
-    known, index = record.known, record.index
-    if not planning.plan(record, query, moment(NOW), allowed).nothing:
+    """DESIGN 6, held against what the fields of `Record` say that they mean."""
+    index = record.index
+    need = need_of(record, allowed)
+    if not planning.plan(record, query, need).nothing:
         return
-    need = planning.need_of(record, moment(NOW), allowed)
     for found in filter(None, map(index.get, index.entries)):
         # Where nobody can be asked for a task that no list shows, no plan helps: such a one must not be kept at all.
-        if not may_match(found, query) or not (known.asks_by_id or found.id not in record.index.unlisted):
+        if not may_match(found, query) or not (record.asks_by_id or found.id not in record.index.unlisted):
             continue
-        if known.asks_by_id or query.task_ids is None:
+        if record.asks_by_id or query.task_ids is None:
             assert found.id not in record.due(moment(NOW).order)
         if found.status not in TERMINAL:
-            assert need.met(max(found.told.as_of, known.live_as_of))
+            assert need.met(max(found.told.as_of, record.live_as_of))
         elif found.id in record.index.unlisted:
-            assert need.met_by_terminal(max(found.told.as_of, known.unlisted_as_of))
-    if query.task_ids is None or not known.asks_by_id:
-        assert need.met(known.new_as_of)
-        assert need.met_by_terminal(known.crawled.as_of)
-        if known.listing is Listing.NEITHER or not known.asks_by_id:
-            assert need.met(known.crawled.as_of)
+            assert need.met_by_terminal(max(found.told.as_of, record.unlisted_as_of))
+    if query.task_ids is None or not record.asks_by_id:
+        assert need.met(record.new_as_of)
+        assert need.met_by_terminal(record.crawled.as_of)
+        if record.listing is Listing.NEITHER or not record.asks_by_id:
+            assert need.met(record.crawled.as_of)
     else:
         for task_id in query.task_ids:
             if index.get(task_id) is None:
-                read = need.met(known.new_as_of) and need.met_by_terminal(known.crawled.as_of)
+                read = need.met(record.new_as_of) and need.met_by_terminal(record.crawled.as_of)
                 gone = record.index.gone.get(task_id)
-                assert read or need.met(known.crawled.as_of) or (gone is not None and need.met(gone.told.as_of))
+                assert read or need.met(record.crawled.as_of) or (gone is not None and need.met(gone.told.as_of))
 
 
 @given(situations(), plain.queries, ages)
 def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     record: Record, query: Query, allowed: Ages
 ) -> None:
-    known = record.known
-    plan = planning.plan(record, query, moment(NOW), allowed)
+    need = need_of(record, allowed)
+    plan = planning.plan(record, query, need)
     assert len(plan.tasks) == len(set(plan.tasks))
-    assert not plan.tasks or (known.asks_by_id and not plan.crawl)
-    need, told = planning.need_of(record, moment(NOW), allowed), {i: record.index.get(i) for i in plan.tasks}
+    assert not plan.tasks or (record.asks_by_id and not plan.crawl)
+    told = {i: record.index.get(i) for i in plan.tasks}
     assert all(t is None or record.is_due(i, NOW_ORDER) or not need.met(t.told.as_of) for i, t in told.items())
     unlisted = [record.index.get(i) for i in record.index.unlisted]
-    if need.met(known.crawled.as_of) and need.met_by_terminal(known.unlisted_as_of) and not record.index.stale:
+    if need.met(record.crawled.as_of) and need.met_by_terminal(record.unlisted_as_of) and not record.index.stale:
         assert plan.nothing or not all(t is not None and need.met(t.told.as_of) for t in unlisted)
     if plan.tail:
         assert not plan.crawl
-        assert known.crawled.as_of != NEVER
-        assert known.listing is not Listing.NEITHER
+        assert record.crawled.as_of != NEVER
+        assert record.listing is not Listing.NEITHER
     # What no list shows, and what is marked and not listed, no page can tell.
     told_by_pages = [i for i in plan.tasks if i not in record.index.unlisted and i not in record.index.stale]
-    assert plan.tail + len(told_by_pages) <= known.pages
+    assert plan.tail + len(told_by_pages) <= record.pages
 
 
 # Each: ttl in ms of a task made at 10 s since 1970; when it was last reported; what time it is then (both since 1970).
@@ -299,8 +304,8 @@ def test_a_task_may_vanish_when_its_ttl_has_passed(
     record = Situation(confirmed - boot).record([a_task("a", "completed", ttl=ttl)])
     shown = list(record.index.entries.values())
     assert planning.overdue(record, shown, now - boot, now) == (["a"] if expected else [])
-    record.known.asks_by_id = False
+    record.asks_by_id = False
     assert planning.overdue(record, shown, now - boot, now) == []
-    assert planning.overdue(Record(), [entry_for(a_task("a", ttl=1000)), entry_for(a_task("b"))], NOW, NOW) == ["a"], (
-        "nobody confirmed it"
-    )
+    assert planning.overdue(
+        Record(), [plain.entry_for(a_task("a", ttl=1000)), plain.entry_for(a_task("b"))], NOW, NOW
+    ) == ["a"], "nobody confirmed it"

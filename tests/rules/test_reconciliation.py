@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.mcp.task import Moment, Stamp
-from gateway.tasks.index import GONE_MAX
+from gateway.tasks.index import GONE_MAX, Stale
 from gateway.tasks.reconciliation import CHANGES, MARKS_MAX, Listing, Record
 
 
@@ -33,9 +33,9 @@ def test_the_table_of_the_design_is_what_the_code_does() -> None:
 def test_too_many_marks_are_a_doubt() -> None:
     record = Record()
     for number in range(MARKS_MAX + 1):
-        record.mark(f"t-{number}", at(number + 1))
+        record.mark(f"t-{number}", Stale(number + 1, number + 1))
     assert len(record.index.stale) == MARKS_MAX
-    assert record.known.doubted == MARKS_MAX + 1
+    assert record.doubted == MARKS_MAX + 1
 
 
 def test_of_the_tasks_that_are_gone_the_newest_are_kept() -> None:
@@ -68,7 +68,7 @@ def test_marks_and_gone_tasks_count_as_much_as_they_take(kind: str) -> None:
     for number, task_id in enumerate(ids, 1000):
         copy = task_id[:5] + task_id[5:]
         if kind == "marked":
-            record.mark(copy, at(number))
+            record.mark(copy, Stale(number, number))
         else:
             record.answered(copy, None, stamp(number, number + 1), at(number))
     taken, _ = tracemalloc.get_traced_memory()
