@@ -17,14 +17,13 @@ from typing import Final
 
 import uvloop
 
-from tests.bench import costs, crawl, guard, hostile, index, known, peers, proc, relay, streams
+from tests.bench import costs, guard, hostile, index, known, peers, proc, relay, streams
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Options, Table, progress
 
 SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "relay": relay.run,
     "index": index.run,
-    "crawl": crawl.run,
     "streams": streams.run,
     "hostile": hostile.run,
     "guard": guard.run,
@@ -39,8 +38,7 @@ ROUNDS_MAX: Final = 101
 _SECTIONS_HELP: Final = """\
 sections (all but guard, known, costs and peers, if none is named):
   relay    what relayed messages cost: the traffic of real clients by kind, mixed, and one ping; Envoy, taskgate
-  index    a filtered page out of 50,000 tasks: the index, and through the gateway; memory
-  crawl    what a filtered query costs the upstream, beside a client that pages by hand
+  index    a filtered page out of 50,000 tasks: the index, and through the gateway; memory; a session's first list
   streams  memory per open event stream, and of 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
   guard    CPU of each kind of traffic in this tree against another commit; 10 % more fails

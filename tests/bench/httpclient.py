@@ -111,6 +111,15 @@ class Client(Connection):
         result: dict[str, Any] = message["result"]
         return result
 
+    async def pages(self) -> list[dict[str, Any]]:
+        """All tasks that a server lists."""
+        page = await self.ask("tasks/list", {})
+        found: list[dict[str, Any]] = page["tasks"]
+        while "nextCursor" in page:
+            page = await self.ask("tasks/list", {"cursor": page["nextCursor"]})
+            found += page["tasks"]
+        return found
+
     async def post(self, body: bytes) -> bytes:
         self._body.clear()
         wanted = self.answered + 1

@@ -7,10 +7,15 @@ not the moment when the machine was busy elsewhere.
 Then rates, beside relayed pings: the kinds of queries, another each time; one query again and again; and a ping,
 through a gateway of its own on the same core. Each goes over 32 connections in a closed loop; they take turns, in short
 rounds. A figure is that of the median round, a ratio the median of the ratios of all rounds.
+
+Last, how long the first list of a session takes, beside a client that pages by hand and filters; what it costs the
+server is in the table of docs/clients.md (tests/world). Each page takes the server `SLOW_PAGE_MS`.
 """
 
+import statistics
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from time import perf_counter
 from typing import Any, Final
 
 from tests.bench import proc
@@ -35,6 +40,10 @@ ROUND: Final = "round"
 SAME: Final = "the same list again"
 SAME_GOAL: Final = 0.65  # of a ping's requests/s
 OTHER_GOAL: Final = 0.3  # ... another list each time
+FIRST_TASKS: Final = 10_000
+FIRST_PAGE: Final = 10
+SLOW_PAGE_MS: Final = 0.5
+FIRST_GOAL: Final = 1.2  # times paging by hand
 
 
 async def run(options: Options) -> list[Table]:
@@ -42,7 +51,7 @@ async def run(options: Options) -> list[Table]:
     straight = await _ask("queries")
     progress("index: memory")
     memory = await _ask("memory")
-    return [_straight(straight, memory["bytes"]), await _rates(options)]
+    return [_straight(straight, memory["bytes"]), await _rates(options), await _first(options)]
 
 
 async def _ask(do: str) -> dict[str, Any]:
@@ -115,4 +124,32 @@ def _table(ways: list[Way]) -> Table:
             goal = SAME_GOAL if way.name == SAME else OTHER_GOAL
             table.goals.append(Goal(f"requests/s, {way.name}", goal, "of a ping's", rate, at_least=True))
     table.notes.append(f"median of {len(ping.rounds[ROUND])} rounds; ratios are taken within a round")
+    return table
+
+
+async def _first(options: Options) -> Table:
+    core, others = proc.cores()
+    index = {**WARM, "page_size": FIRST_TASKS, "page_bytes_max": "1GiB"}
+    times_ms, ratios = list[float](), list[float]()
+    async with AsyncExitStack() as stack:
+        legacy = await stack.enter_async_context(child(others, "legacy", str(FIRST_PAGE), str(SLOW_PAGE_MS)))
+        served = await stack.enter_async_context(gateway(core, legacy.url, {"index": index}))
+        for number in range(options.rounds):
+            progress(f"index: a first list, round {number + 1}")
+            client = await filled(served.url, legacy, FIRST_TASKS)
+            direct, began_at = await client.another(legacy.url), perf_counter()
+            by_hand = {task["taskId"] for task in await direct.pages() if task["status"] == "failed"}
+            between_at = perf_counter()
+            found = (await client.ask("tasks/list", {"status": ["failed"]}))["tasks"]
+            times_ms.append((perf_counter() - between_at) * 1000)
+            ratios.append(times_ms[-1] / (between_at - began_at) / 1000)
+            if not by_hand or {task["taskId"] for task in found} != by_hand:
+                raise BenchFailed(f"{len(found)} tasks are in the list, and not the {len(by_hand)} that match")
+            client.close()
+            direct.close()
+    ratio = statistics.median(ratios)
+    title = f"The first list of {FIRST_TASKS:,} tasks, status failed; {FIRST_PAGE} a page, {SLOW_PAGE_MS} ms each"
+    table = Table(title, "way", [Column("ms"), Column("time x by hand", 2)])
+    table.add("taskgate", statistics.median(times_ms), ratio)
+    table.goals.append(Goal("time of a first list", FIRST_GOAL, "x by hand", ratio))
     return table

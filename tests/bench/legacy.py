@@ -1,7 +1,6 @@
-"""The demo's legacy server in a process of its own: it has pages and no filter, and counts what it is asked.
+"""The demo's legacy server in a process of its own: it has pages and no filter.
 
-    load      a history of `tasks` into the session opened last, of which at most `live` are not finished
-    counts    requests of `tasks/*` methods so far
+A command loads a history of `tasks` into the session opened last.
 
 `python -m tests.bench.legacy PAGE_SIZE [PAGE_MS]`: what it waits before it answers with a page, 0 by default.
 """
@@ -13,7 +12,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from gateway.demo.legacy_server import UNFINISHED, LegacyServer
+from gateway.demo.legacy_server import LegacyServer
 from tests.bench import child
 from tests.bench.httpclient import Client
 from tests.bench.processes import Child
@@ -22,15 +21,15 @@ from tests.bench.processes import Child
 WARM: Final[dict[str, Any]] = {"max_age": "1h", "full_crawl_interval": "1h"}
 
 
-async def filled(url: str, legacy: Child, tasks: int, live: int | None = None) -> Client:
+async def filled(url: str, legacy: Child, tasks: int) -> Client:
     """A client whose session holds `tasks` that the gateway does not know yet."""
     client = await Client.connect(url)
     await client.initialize()
-    await legacy.ask("load", tasks=tasks, live=live)
+    await legacy.ask("load", tasks=tasks)
     return client
 
 
-class Counted(LegacyServer):
+class Slow(LegacyServer):
     """A legacy server that is as slow as it is told."""
 
     page_s = 0.0
@@ -40,25 +39,13 @@ class Counted(LegacyServer):
             time.sleep(self.page_s)  # noqa: ASYNC251  # the loop's own clock ticks once a millisecond
         return await super().handle(request)
 
-    def fill(self, count: int, live: int | None) -> None:
-        """Give the session opened last a history; `live` None leaves all that are not finished as they are."""
-        self.load(count)
-        if live is not None:
-            tasks = list(self.sessions.values())[-1]
-            unfinished = [task["taskId"] for task in tasks.all if task["status"] in UNFINISHED]
-            for task_id in unfinished[: len(unfinished) - live]:
-                tasks.update(task_id, "completed", "Report ready")
-            for task_id in unfinished[len(unfinished) - live :]:
-                tasks.update(task_id, "working", "Reading sources")
-
     async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        if command["do"] == "load":
-            self.fill(command["tasks"], command.get("live"))
-        return {"requests": sum(count for method, count in self.counts.items() if method.startswith("tasks/"))}
+        self.load(command["tasks"])
+        return {}
 
 
 async def main() -> None:
-    server = Counted(tasks=0)
+    server = Slow(tasks=0)
     server.page_size = int(sys.argv[1])
     server.page_s = float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.0
     await child.serve({"url": await server.start()}, server.answer)
