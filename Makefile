@@ -16,7 +16,7 @@ PIP    := $(PYTHON) deploy/install.py
 PINNED := --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-quick format check fuzz bench findings lock check-lock manual dist publish image try-image clean
+.PHONY: help install run test test-quick format check fuzz bench findings lock manual dist publish image try-image clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,16 +94,13 @@ findings:  ## run the surprises about packages of others, and print which have c
 lock: $(RUNS)  ## write deploy/constraints.txt from the ranges in pyproject.toml
 	$(BIN)/python deploy/lock.py
 
-check-lock: $(RUNS)  ## fail unless make lock would write deploy/constraints.txt as it is, for the versions in it
-	$(BIN)/python deploy/lock.py --check
-
 manual: $(TESTS)  ## build/share: the man page, and completion for bash and zsh, made from the parsers
 	@$(BIN)/python deploy/manual.py build/share
 
 # The version is read from pyproject.toml.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-dist: $(TESTS)  ## wheel and source distribution in dist/: checked, installed in fresh environments and run
+dist: $(TESTS)  ## wheel and source distribution in dist/: checked; the wheel installed in a fresh environment and run
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
