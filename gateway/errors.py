@@ -1,6 +1,6 @@
 """The errors of requests, as one tree. Each class has its HTTP status and JSON-RPC code.
 
-`relay/error_response.py` makes HTTP responses of them; logs and metrics have the status, whatever went out. Requests
+`proxy.py` makes HTTP responses of them; logs and metrics have the status, whatever went out. Requests
 that cannot be read get a `Refusal` of `http/request_parser.py` instead.
 """
 

@@ -9,21 +9,24 @@
     everything else                       relayed                          relay/body_pump.py
                                           and watched on its way           response_inspection.py
 
-A `GatewayError` becomes a response in one place, relay/error_response.py; so does any other exception, as `Internal`.
+A `GatewayError` becomes a response in one place; so does any other exception, as `Internal`.
 """
 
 import asyncio
+import logging
+from http import HTTPStatus
 from time import perf_counter
 
 from gateway.config import Config
 from gateway.downstream.exchange import ClientGone, Exchange
-from gateway.errors import GatewayError, without_frames
+from gateway.errors import Ambiguous, GatewayError, Internal, UpstreamRefused, UpstreamTimeout, shown, without_frames
+from gateway.http.header_fields import JSON, Headers
+from gateway.mcp import jsonrpc
 from gateway.mcp.client_message import ClientMessage
 from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Metrics
 from gateway.query.list_request import ListRequest, read
 from gateway.refresh.query_answer import PASSES, Answerer, Passes
-from gateway.relay import error_response
 from gateway.relay.body_pump import relay
 from gateway.relay.http_caller import Admission, HttpCaller
 from gateway.relay.own_requests import HttpReply
@@ -33,6 +36,8 @@ from gateway.tasks.rate_and_ttl_guards import Guards
 from gateway.tasks.session_indexes import Sessions
 from gateway.transport.base_connection import Links
 from gateway.upstream.connection_pool import Pool
+
+log = logging.getLogger("taskgate.request")
 
 
 class Proxy:
@@ -91,10 +96,62 @@ class Proxy:
         except ClientGone:
             raise
         except Exception as error:
-            failed = error_response.respond(exchange, error, caller, message, kind == "relayed")
+            failed = _respond(exchange, error, caller, message, kind == "relayed")
             without_frames(error)
         finally:
             if caller is not None:
                 caller.pool.clients -= 1
             self._access_log.ended(kind, message, perf_counter() - began_at, failed, exchange, caller)
             failed = None
+
+
+def _respond(
+    exchange: Exchange, raised: Exception, caller: HttpCaller | None, message: ClientMessage | None, is_relayed: bool
+) -> GatewayError:
+    """Make a response of an error, and return it. Where a response has begun, cut the connection instead.
+
+    It is called where `raised` is handled: an exception that is no GatewayError is a fault of the gateway itself.
+    """
+    response, raw_id = exchange.response, b"" if message is None else message.id
+    error = raised if isinstance(raised, GatewayError) else Internal()
+    if error is not raised:
+        path = exchange.request.head.target.partition(b"?")[0]  # a query may hold a token
+        log.exception("a request could not be handled", extra={"target": shown(path.decode("latin-1"))})
+    if caller is not None and isinstance(error, UpstreamTimeout):
+        caller.pool.state.silent(str(error))  # the connection does not see the limits of a crawl and of an upload
+    if response.started:
+        response.status = error.status  # for the metrics: the status that went out promised a whole answer
+    elif isinstance(error, UpstreamRefused):
+        headers = Headers(error.headers).end_to_end()
+        if caller is not None:
+            headers = caller.moved(error.status, headers)
+        body, answered = error.body, jsonrpc.parse(error.body)
+        if answered is not None and answered.is_strict and bytes(answered.id) == b"%d" % error.crawl_id:
+            body, response.is_edited = jsonrpc.replace(body, ("id",), raw_id), True
+        headers = headers.without(b"transfer-encoding", b"trailer").with_value(b"content-length", b"%d" % len(body))
+        response.begin(error.status, error.reason, headers, "length")  # it is the upstream's, and gains no `Date`
+        response.send(body)
+        response.end()
+    else:
+        fields = [(b"Content-Type", JSON), *(() if caller is None else caller.cors)]
+        status = error.status
+        if caller is not None and message is not None and _is_for_reader(error, exchange, caller, message, is_relayed):
+            status = 200
+        elif error.retry_after_s is not None:
+            fields.append((b"Retry-After", b"%d" % error.retry_after_s))
+        response.respond(status, HTTPStatus(status).phrase.encode(), fields, error.message(raw_id))
+        response.status = error.status  # for log and metrics
+    return error
+
+
+def _is_for_reader(
+    error: GatewayError, exchange: Exchange, caller: HttpCaller, message: ClientMessage, is_relayed: bool
+) -> bool:
+    """Whether who posted the request reads the error as its response, and the transport is whole.
+
+    He gets it with status 200: a client takes 400 or above for a broken transport, and may end its session (5.8).
+    Nobody reads the body of a 200 over HTTP+SSE. What two readers read differently may be no request.
+    """
+    if isinstance(error, Ambiguous) or (is_relayed and error.status in (502, 504)) or caller.is_of_http_sse:
+        return False
+    return exchange.request.head.method == b"POST" and message.is_request and message.id != b"null"

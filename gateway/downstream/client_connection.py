@@ -148,8 +148,7 @@ class ClientConnection(ClientWire):
     def _count(self) -> None:
         """Count the memory of a head that has begun, and of what waits; of that only little is read."""
         waiting_bytes = 0 if self._receiving else self._reader.pending_bytes
-        if (held_bytes := self._reader.held_bytes + waiting_bytes) != self._held.held_bytes:
-            self._held.set(held_bytes)
+        self._held.set(self._reader.held_bytes + waiting_bytes)
         if (waiting_bytes >= _WAITING_BYTES_MAX) != self._has_paused:
             self._has_paused = not self._has_paused
             self.pause_reading() if self._has_paused else self.resume_reading()
@@ -203,15 +202,15 @@ class ClientConnection(ClientWire):
 
     async def _run(self, exchange: Exchange) -> None:
         """Have an exchange handled; then decide what follows."""
-        was_cut = await _handle(self._owner.handle, exchange)
+        await _handle(self._owner.handle, exchange)
         self._exchange = self._task = None
         self.limit_stalls(True)
         came = exchange.request.body.is_whole
         exchange.request.close()  # a body that nobody read would hold up the next request
         if self.state != "SERVING":
             return
-        if was_cut and not exchange.response.started and self._refused is not None:
-            self._hang_up(self._refused)
+        if not exchange.response.started and self._refused is not None:
+            self._hang_up(self._refused)  # its request broke off
         elif not exchange.response.finished:
             # A reset also destroys earlier responses that are unread. So it is sent only if nothing else shows the cut.
             self.abort() if exchange.response.would_look_whole else self._hang_up()
@@ -295,18 +294,13 @@ class ClientConnection(ClientWire):
         self.end_writing()
 
 
-async def _handle(handle: Handle, exchange: Exchange) -> bool:
-    """Have an exchange handled to its end. Returns whether its request broke off."""
+async def _handle(handle: Handle, exchange: Exchange) -> None:
     try:
         await handle(exchange)
-    except ClientGone as gone:
-        without_frames(gone)
-        return True
-    except asyncio.CancelledError:
-        pass
+    except (asyncio.CancelledError, ClientGone) as ended:
+        without_frames(ended)
     except Exception:
         log.exception("a request could not be handled")  # a fault of what handles faults
-    return False
 
 
 class Listener:

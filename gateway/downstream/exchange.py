@@ -39,7 +39,7 @@ class ClientRequest:
     body: Body = field(init=False)
     up_bytes: int = field(init=False)  # the length that goes up; below 0 for a body in chunks
     kept_bytes: int = field(init=False)  # of head and body, until the exchange ends, if they are many
-    reservation: Reservation | None = None  # of a large head, and of a large body that is read to be inspected
+    reservation: Reservation = field(init=False)  # of a large head, and of a large body that is read to be inspected
     taken: bytes = b""  # what was read of the body before it goes up
     is_cut: bool = False  # the client left before it was whole
     is_edited: bool = False  # other bytes go up than came
@@ -49,13 +49,8 @@ class ClientRequest:
     def __post_init__(self) -> None:
         self.body = Body(self.connection)
         self.up_bytes, self.kept_bytes = self.head.body_bytes, self.head.held_bytes
-        if self.kept_bytes:
-            self._reserved().set(self.kept_bytes)
-
-    def _reserved(self) -> Reservation:
-        if self.reservation is None:
-            self.reservation = Reservation(self.connection.buffers)
-        return self.reservation
+        self.reservation = Reservation(self.connection.buffers)
+        self.reservation.set(self.kept_bytes)
 
     async def read_body(self, may_carry: bool, bytes_max: int) -> bytes:
         """The body that may be a message, which is read into `taken`. Empty if it is not read.
@@ -64,8 +59,7 @@ class ClientRequest:
         there must first be room for the whole body, because half-read bodies would wait for each other for ever. Raises
         Overloaded if no room comes free.
         """
-        if self.reservation is not None:  # the head is large
-            self.reservation.check(self.kept_bytes)
+        self.reservation.check(self.kept_bytes)  # the head may be large
         if self.head.body_bytes > bytes_max or not may_carry:
             self.taken = self.body.take()
             return b""
@@ -75,8 +69,8 @@ class ClientRequest:
             self.connection.write(_CONTINUE)
         self.taken = self.body.take() if self.body.is_whole else await self._read_as_it_comes(bytes_max)
         size = len(self.taken)
-        if self.reservation is not None or size > SMALL_BYTES_MAX:
-            self._reserved().set(self.kept_bytes + size)
+        if self.reservation.held_bytes or size > SMALL_BYTES_MAX:
+            self.reservation.set(self.kept_bytes + size)
         return self.taken if size <= bytes_max else b""
 
     async def _read_as_it_comes(self, bytes_max: int) -> bytes:
@@ -89,7 +83,7 @@ class ClientRequest:
                 has_room = True
                 stated = self.head.body_bytes if self.head.body_bytes >= 0 else bytes_max
                 whole = self.kept_bytes + max(size, min(bytes_max, stated))
-                await self._reserved().reserve(whole, self.connection.limits.request_timeout)
+                await self.reservation.reserve(whole, self.connection.limits.request_timeout)
             if size > bytes_max:
                 break
         return b"".join(pieces)
@@ -121,20 +115,17 @@ class ClientRequest:
 
     def release(self) -> None:
         """The part of the body that was read has gone up, and is no longer held but for `kept_bytes`."""
-        if self.reservation is not None:
-            self.reservation.set(self.kept_bytes)
+        self.reservation.set(self.kept_bytes)
 
     def hold(self, size_bytes: int) -> None:
         """Hold so many bytes of an answer as well, until nobody handles the exchange any more. Raises Overloaded."""
-        if self.connection.transport is None:
-            return  # the client has left, and the reservation is closed
-        self._reserved().grow(len(self.taken) + size_bytes)
+        if self.connection.transport is not None:  # else the client has left, and the reservation is closed
+            self.reservation.grow(len(self.taken) + size_bytes)
 
     def close(self) -> None:
         """Nobody handles the exchange any more: it holds nothing."""
         self.body.drop()
-        if self.reservation is not None:
-            self.reservation.close()
+        self.reservation.close()
 
     @property
     def is_post_for_stream(self) -> bool:
@@ -156,7 +147,6 @@ class ClientRequest:
 @dataclass(eq=False, slots=True)
 class ClientResponse:
     _request: ClientRequest
-    _connection: ClientWire
     keep_alive: bool
     status: int = 0  # of the final response, once there is one
     is_edited: bool = False  # other bytes go down than came, or may
@@ -170,7 +160,7 @@ class ClientResponse:
         """Prepare the head of an upstream's response: one that came before goes out as it did then."""
         head, request = response.head, self._request
         is_usual = not response.is_changed and not self.is_edited and self.keep_alive
-        is_usual &= bool(request.head.minor) and request.head.method != b"HEAD" and not self._connection.is_ending
+        is_usual &= bool(request.head.minor) and request.head.method != b"HEAD" and not request.connection.is_ending
         passed = head.passed if is_usual else None
         if passed is not None and (before := passed.of(response.values)):
             self.status, self._framing, self._unwritten = head.status, response.framing, before
@@ -190,7 +180,7 @@ class ClientResponse:
         elif framing == "chunked" and b"transfer-encoding" not in headers.by_name:
             headers = headers.with_field(b"Transfer-Encoding", b"chunked")
         self._framing = "none" if self._request.head.method == b"HEAD" else framing
-        self.keep_alive &= framing != "close" and not self._connection.is_ending
+        self.keep_alive &= framing != "close" and not self._request.connection.is_ending
         if not self.keep_alive:
             headers = headers.with_field(b"Connection", b"close")
         self._unwritten = _head(status, reason, headers)
@@ -207,8 +197,8 @@ class ClientResponse:
         if not self.started:
             self.started = True
             if not self._request.body.is_whole:
-                self._connection.expect_body()
-        self._connection.write(self._unwritten)
+                self._request.connection.expect_body()
+        self._request.connection.write(self._unwritten)
         self._unwritten = b""
 
     def end(self, trailers: Headers = NO_FIELDS) -> None:
@@ -238,8 +228,8 @@ class ClientResponse:
         request = self._request
         if request.head.minor and not self.started and not (status == 100 and request.continued):
             request.continued |= status == 100
-            self._connection.expect_body()
-            self._connection.write(_head(status, reason, headers))
+            request.connection.expect_body()
+            request.connection.write(_head(status, reason, headers))
 
 
 @dataclass(eq=False, slots=True)
@@ -257,7 +247,7 @@ class Exchange:
     @classmethod
     def of(cls, connection: ClientWire, head: Head) -> "Exchange":
         request = ClientRequest(connection, head)
-        return cls(connection, request, ClientResponse(request, connection, head.keep_alive))
+        return cls(connection, request, ClientResponse(request, head.keep_alive))
 
     def method_of(self, message: ClientMessage | None) -> str:
         """The method of its message, which is None where nothing was read; else that of HTTP."""
@@ -293,7 +283,7 @@ def _date(unix_s: int) -> bytes:
 def write_refusal(connection: ClientWire, refused: Refusal) -> None:
     """Write the response to bytes that are no request."""
     request = ClientRequest(connection, Head(b"", b"", 1, Headers(), 0, 0, False))
-    response = ClientResponse(request, connection, False)
+    response = ClientResponse(request, False)
     body = jsonrpc.error(b"", jsonrpc.INVALID_REQUEST, f"{refused.reason.decode()}: {refused}")
     response.respond(refused.status, refused.reason, [(b"Content-Type", b"application/json")], body)
 

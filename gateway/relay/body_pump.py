@@ -280,7 +280,7 @@ async def relay(exchange: Exchange, caller: HttpCaller, choose: Choose) -> None:
     if request.up_bytes < 0:
         request.refused_trailers = caller.route.identity_headers
     method, head = request.head.method, caller.up(request)
-    async with caller.pool.call(method, exchange) as call:
+    async with Call(caller.pool, method, exchange) as call:
         if request.body.is_read:
             response = await call.send_all(*request.upward(head), timeout_s, method in SAFE_METHODS)
             head = b""  # it is not to stay for as long as the answer comes

@@ -8,8 +8,9 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from time import time
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gateway.caller_identity import VARYING, Key, network, proof, rate_limit_key, telling, who
 from gateway.config import Config, Upstream
@@ -23,7 +24,7 @@ from gateway.http.parsed_head_cache import HeadCache, Onward
 from gateway.http.request_parser import Head
 from gateway.http.response_parser import authenticates_connection
 from gateway.mcp.capabilities import LAST_REVISION
-from gateway.relay.routes import Route, by_precedence
+from gateway.relay.routes import Route, routes_of
 from gateway.transport.base_connection import Links
 from gateway.transport.body_stream import Response
 from gateway.upstream.connection_pool import Pool
@@ -35,7 +36,7 @@ _ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class HttpCaller:
     """A client of one upstream, as the head of his request shows him. `table` has the callers of one configuration.
 
@@ -48,18 +49,18 @@ class HttpCaller:
     head: Head
     _address: str
     route: Route
+    pool: Pool
     target: bytes
     headers: Headers
-    upstream: Upstream
-    pool: Pool
     may_carry: bool
     authenticates: bool
     onward: Onward | None = None  # if he is kept
-    _key: Key | None = None
-    _move: Move | Literal[False] | None = False  # worked out when it is first asked for
-    _proof: str | None = None
     _is_accepted: bool = False
     drifts: bool = False  # the caller is another than those of the requests before (caller_identity_drift.py)
+
+    @cached_property
+    def upstream(self) -> Upstream:
+        return self.route.upstream
 
     def headers_of(self, head: Head) -> Headers:
         """The fields of one of his requests as they go up."""
@@ -83,12 +84,10 @@ class HttpCaller:
             onward.learn(up, head.values)
         return up
 
-    @property
+    @cached_property
     def move(self) -> Move | None:
         """The move of the upstream's addresses to where this client is; None if they stay."""
-        if self._move is False:
-            self._move = self.route.addresses.move(self.head.headers, self.headers, self.route.is_tls)
-        return self._move
+        return self.route.addresses.move(self.head.headers, self.headers, self.route.is_tls)
 
     def moved(self, status: int, headers: Headers) -> Headers:
         return headers if self.move is None else self.move.headers(status, headers)
@@ -142,14 +141,12 @@ class HttpCaller:
             said = {"upstream": self.upstream.name, "fields": drift.names, "hint": hint}
             log.warning("each request is another caller", extra=said)
 
-    @property
+    @cached_property
     def proof(self) -> str:
         """The header field that proves this one request; empty if the gateway may ask in the caller's name (5.9)."""
-        if self._proof is None:
-            self._proof = proof(self.headers.by_name, self.headers.all(b"authorization"))
-        return self._proof
+        return proof(self.headers.by_name, self.headers.all(b"authorization"))
 
-    @property
+    @cached_property
     def is_unique(self) -> bool:
         """Whether no other request can be of this caller: what proves it is a part of its identity."""
         names = self.route.identity_headers
@@ -173,11 +170,9 @@ class HttpCaller:
     def session_id(self) -> bytes:
         return self.head.headers.get(b"mcp-session-id") or b""
 
-    @property
+    @cached_property
     def key(self) -> Key:
-        if self._key is None:
-            self._key = self.key_with(self.session_id)
-        return self._key
+        return self.key_with(self.session_id)
 
     def rate_limit_key(self) -> tuple[str, bytes]:
         """Whose bucket guards take from."""
@@ -197,7 +192,7 @@ class Admission:
         self.heads: HeadCache[HttpCaller] = HeadCache((VARYING - named).__contains__)  # of requests that came before
         self._links = links
         self._host_check = HostCheck(config.listen, config)
-        self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
+        self._routes, self._pools = routes_of(config), pools
 
     def caller_of(self, exchange: Exchange) -> HttpCaller:
         """The caller of a request that may come in. Raises Loop, Forbidden, NoUpstream or Ambiguous."""
@@ -208,8 +203,9 @@ class Admission:
         if caller is None or caller.table is not self.heads:
             self._host_check.check(head.headers)
             route, target, headers = self._lead(exchange)
-            said = route.upstream, route.pool, head.may_carry_message, authenticates_connection(head.headers)
-            caller = HttpCaller(self.heads, head, exchange.connection.address, route, target, headers, *said)
+            pool, is_login = self._pools[route.upstream.name], authenticates_connection(head.headers)
+            way = exchange.connection.address, route, pool, target
+            caller = HttpCaller(self.heads, head, *way, headers, head.may_carry_message, is_login)
             exchange.authenticates = caller.authenticates
             if head.cut is not None and not caller.authenticates:
                 own = exchange.connection.cached_heads

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -28,6 +28,7 @@ from gateway.mcp import jsonrpc, sse
 from gateway.relay.http_caller import HttpCaller
 from gateway.transport.body_stream import Response
 from gateway.transport.memory_budget import Reservation
+from gateway.upstream.connection_pool import Call
 
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
@@ -74,7 +75,7 @@ class HttpChannel:
         stream, method = _Stream(), b"POST"
         for _ in range(_POLLS_MAX):
             async with AsyncExitStack() as leaving:
-                call = await leaving.enter_async_context(self._caller.pool.call(method))
+                call = await leaving.enter_async_context(Call(self._caller.pool, method))
                 response = await call.send_all(request, b"", None, again=True)
                 self._caller.note_cors(response)
                 await self._check(response, message_id)
@@ -155,17 +156,18 @@ class HttpChannel:
     async def _read_piece(self, piece: bytes, message_id: int, stream: "_Stream") -> jsonrpc.Message | None:
         """The response with that id, if this piece completes it. Requests and notifications are passed on."""
         answer = None
-        for data in stream.feed(piece):
-            if data is None:
-                await asyncio.sleep(0)
-                continue
-            message = jsonrpc.parse(data)
-            if message is not None and message.answers(message_id):
-                answer = message
-            elif message is not None and message.is_response:
-                stream.other_id = bytes(message.id)  # late, or a second one: nobody but the gateway asks on this stream
-            elif message is not None or jsonrpc.looks_like_messages(data):
-                await self._on_message(data)
+        for start in range(0, len(piece), _BYTES_AT_ONCE):
+            for event in stream.parser.feed(piece[start : start + _BYTES_AT_ONCE]):
+                data = stream.note(event) if event.marked else b""
+                message = jsonrpc.parse(data) if data else None
+                if message is not None and message.answers(message_id):
+                    answer = message
+                elif message is not None and message.is_response:
+                    stream.other_id = bytes(message.id)  # late, or a second one: only the gateway asks on this stream
+                elif message is not None or jsonrpc.looks_like_messages(data):
+                    await self._on_message(data)
+                if stream.events % _EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
         return answer
 
     async def _read_rest(self, call: AsyncExitStack, response: Response, stream: "_Stream") -> None:
@@ -234,32 +236,21 @@ class _Stream:
     last_id: bytes | None = None
     retry_s: float = _RETRY_DEFAULT_S
     other_id: bytes = b""  # of a response that is no answer
-    _events: int = 0
+    events: int = 0
 
-    def feed(self, piece: bytes) -> Iterator[bytes | None]:
-        """The data of the events that a piece completes; None where others get their turn. Raises UpstreamBroken."""
-        for start in range(0, len(piece), _BYTES_AT_ONCE):
-            for event in self.parser.feed(piece[start : start + _BYTES_AT_ONCE]):
-                if not event.marked:
-                    continue
-                data = self._note(event)
-                if data is not None:
-                    yield data
-                self._events += 1
-                if self._events % _EVENTS_AT_ONCE == 0:
-                    yield None
-
-    def _note(self, event: sse.Event) -> bytes | None:
+    def note(self, event: sse.Event) -> bytes:
+        """Count an event. Returns the message in it, or nothing. Raises UpstreamBroken."""
         if not event.whole:
             what = f"is larger than {self.parser.event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
             raise UpstreamBroken(f"an event of the upstream's {what}")
-        if self._events > OTHERS_MAX:
+        if self.events > OTHERS_MAX:
             raise UpstreamBroken(f"more than {OTHERS_MAX} events of the upstream's that are no response")
+        self.events += 1
         if event.id is not None:
             self.last_id = event.id or None
         if event.retry_ms is not None:
             self.retry_s = event.retry_ms / 1000
-        return event.data or None if event.is_message else None
+        return event.data or b"" if event.is_message else b""
 
 
 def _mirrored(request: bytes) -> bytes:

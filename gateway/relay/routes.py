@@ -1,7 +1,6 @@
 """The way of a request to its upstream: which upstream, under which target, with which header fields."""
 
 import re
-from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,7 +10,6 @@ from gateway.downstream.host_origin_check import host_name
 from gateway.errors import Ambiguous
 from gateway.http.address_rewriting import Addresses
 from gateway.http.header_fields import FILTER, Headers
-from gateway.upstream.connection_pool import Pool
 
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 # `Connection` must not remove the fields that tell who asks, or what: the client would get somebody else's answer.
@@ -21,11 +19,6 @@ _TELLS_WHO_BEGIN: Final = (b"mcp-", b"x-forwarded-")
 _ONCE: Final = (b"mcp-session-id", b"mcp-protocol-version", FILTER)
 _CONNECTION_MAX: Final = 2000  # fields that `Connection` names: each takes time
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
-
-
-def by_precedence(upstreams: Sequence[Upstream]) -> list[Upstream]:
-    """The upstreams in the order in which they are tried: a host goes before none, then the longer prefix first."""
-    return sorted(upstreams, key=lambda u: (u.match.host is not None, len(u.match.prefix or "")), reverse=True)
 
 
 def address(upstream: Upstream, listen: Address, is_tls: bool) -> str:
@@ -42,14 +35,14 @@ def address(upstream: Upstream, listen: Address, is_tls: bool) -> str:
 
 def check(config: Config) -> None:
     """Raise ConfigError if an address that is printed for clients leads to another upstream than it is printed for."""
-    matchers, printed, faults = [Matcher(u) for u in by_precedence(config.upstreams)], dict[str, Upstream](), []
+    routes, printed, faults = routes_of(config), dict[str, Upstream](), []
     for at, upstream in enumerate(config.upstreams):
         shown = address(upstream, config.listen, config.tls is not None)
         has_host = not shown.startswith("http://unix:/")
         # What is in front may map a public address, to the host and the prefix that are matched.
         host = upstream.match.host or (urlsplit(shown).netloc if has_host else "localhost")
         target = f"{upstream.match.prefix or ''}{upstream.url.path}".encode()
-        found = next((m.upstream for m in matchers if m.target(host, target) is not None), upstream)
+        found = next((r.upstream for r in routes if r.target(host, target) is not None), upstream)
         at_host = shown if has_host else f"{host} {shown}"
         other = found if found is not upstream else printed.setdefault(at_host, upstream)
         if other is not upstream:
@@ -61,10 +54,17 @@ def check(config: Config) -> None:
         raise ConfigError(*faults)
 
 
-class Matcher:
-    def __init__(self, upstream: Upstream) -> None:
+class Route:
+    def __init__(self, upstream: Upstream, is_tls: bool) -> None:
         self.upstream = upstream
+        self.is_tls = is_tls  # the listener speaks TLS
         self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
+        sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
+        self._sent_host = sent.encode() if sent is not None else None
+        public, url = upstream.public_url, upstream.url
+        self.addresses = Addresses(url.scheme, url.authority, sent, public, self.prefix.decode())
+        # In lower case; none where any field may carry an identity.
+        self.identity_headers = frozenset(name.lower().encode() for name in upstream.identity_headers or ())
 
     def is_at(self, host: str) -> bool:
         """Whether a request with this `Host` may be for it, whatever its path."""
@@ -84,19 +84,6 @@ class Matcher:
             return None
         return target[:at] + (rest if at or rest.startswith(b"/") else b"/" + rest)
 
-
-class Route(Matcher):
-    def __init__(self, upstream: Upstream, pool: Pool, config: Config) -> None:
-        super().__init__(upstream)
-        self.is_tls = config.tls is not None  # the listener speaks TLS
-        self.pool = pool
-        sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
-        self._sent_host = sent.encode() if sent is not None else None
-        public, url = upstream.public_url, upstream.url
-        self.addresses = Addresses(url.scheme, url.authority, sent, public, self.prefix.decode())
-        # In lower case; none where any field may carry an identity.
-        self.identity_headers = frozenset(name.lower().encode() for name in upstream.identity_headers or ())
-
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The fields as they go up. Raises Ambiguous where `Connection` hides who asks, or MCP's field stands twice."""
         came = exchange.request.head.headers
@@ -112,13 +99,16 @@ class Route(Matcher):
         headers = came.end_to_end()
         if self._sent_host is not None:
             headers = headers.with_value(b"host", self._sent_host)
-        if self.upstream.add_headers:
-            for name, value in _added(exchange, self.upstream, host):
-                if name in _OF_ONE_VALUE:  # it replaces what the client says
-                    headers = headers.with_value(name.lower(), value)
-                else:
-                    headers = headers.with_field(name, value)
+        for name, value in _added(exchange, self.upstream, host) if self.upstream.add_headers else ():
+            is_one = name in _OF_ONE_VALUE  # it replaces what the client says
+            headers = headers.with_value(name.lower(), value) if is_one else headers.with_field(name, value)
         return headers
+
+
+def routes_of(config: Config) -> list[Route]:
+    """The routes in the order in which they are tried: a host goes before none, then the longer prefix first."""
+    order = sorted(config.upstreams, key=lambda u: (u.match.host is not None, len(u.match.prefix or "")), reverse=True)
+    return [Route(upstream, config.tls is not None) for upstream in order]
 
 
 def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[bytes, bytes]]:

@@ -157,8 +157,9 @@ class Reservation:
 
     def set(self, size_bytes: int) -> None:
         """Hold `size_bytes` from now on, whatever the limit."""
-        self._buffers.change(size_bytes - self.held_bytes)
-        self.held_bytes = size_bytes
+        if size_bytes != self.held_bytes:
+            self._buffers.change(size_bytes - self.held_bytes)
+            self.held_bytes = size_bytes
 
     async def reserve(self, size_bytes: int, timeout_s: float) -> None:
         """Hold `size_bytes` in all, once there is room. Raises Overloaded."""
@@ -189,5 +190,4 @@ class Reservation:
             self.hold(size_bytes)
 
     def close(self) -> None:
-        if self.held_bytes:
-            self.set(0)
+        self.set(0)

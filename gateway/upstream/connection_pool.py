@@ -240,13 +240,14 @@ class Call:
     """One exchange with the upstream, as a context: leaving it before both messages are whole closes the connection.
 
     `client` is the exchange that is relayed; None for a request of the gateway's own. Of an answer to a health
-    check the state is told by whoever checks: its status decides.
+    check the state is told by whoever checks: its status decides. Entering raises Overloaded, UpstreamUnreachable or
+    UpstreamTimeout.
     """
 
     _pool: "Pool"
     _method: bytes
     _client: Requestor | None = None
-    _is_check: bool = False
+    is_check: bool = False
     _sent: bool = False  # the request has gone out whole
 
     async def __aenter__(self) -> Self:
@@ -311,7 +312,7 @@ class Call:
         pool, client, connection = self._pool, self._client, self.connection
         pool.context.slots.change(-1)
         pool.active.discard(connection)
-        if pool.state.now is not UP and connection.is_whole and not self._is_check:
+        if pool.state.now is not UP and connection.is_whole and not self.is_check:
             pool.state.answered()
         if not self._sent or not connection.reusable or connection.lost:
             connection.abort()
@@ -359,10 +360,6 @@ class Pool:
         self.active: set[UpstreamConnection] = set()
         self._idle: list[UpstreamConnection] = []
         self._loop = asyncio.get_running_loop()
-
-    def call(self, method: bytes, client: Requestor | None = None, is_check: bool = False) -> Call:
-        """An exchange, to be entered. Entering raises Overloaded, UpstreamUnreachable or UpstreamTimeout."""
-        return Call(self, method, client, is_check)
 
     async def connection(self, fresh: bool) -> UpstreamConnection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""

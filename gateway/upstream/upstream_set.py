@@ -23,7 +23,7 @@ from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.transport.repeated_log_lines import LogLimit
 from gateway.upstream.caller_identity_drift import IdentityDrift
-from gateway.upstream.connection_pool import Pool, UpstreamContext
+from gateway.upstream.connection_pool import Call, Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
 from gateway.upstream.health import UpstreamHealth
 
@@ -161,7 +161,7 @@ async def _probe(pool: Pool, check: HealthCheck | None) -> None:
     host = config.url.authority if config.host in ("upstream", "preserve") else config.host
     head = b"%b %b HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\nUser-Agent: taskgate\r\n\r\n"
     try:
-        async with asyncio.timeout(timeout_s), pool.call(method, is_check=check is not None) as call:
+        async with asyncio.timeout(timeout_s), Call(pool, method, is_check=check is not None) as call:
             response = await call.send_all(head % (method, target.encode(), host.encode()), b"", None, again=True)
             while await response.body.read():
                 pass

@@ -17,7 +17,7 @@ from gateway.http.response_parser import authenticates_connection, may_vary
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.transport.repeated_log_lines import LogLimit
-from gateway.upstream.connection_pool import Pool, UpstreamContext
+from gateway.upstream.connection_pool import Call, Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
 from tests.launch import Gateways, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
@@ -245,7 +245,7 @@ class Direct:
     async def ask(self, said: bytes) -> tuple[Peer, bytes]:
         """One exchange, answered with `said`: the server's side of its connection, and the body."""
         known = len(self.upstream.requests)
-        async with self.pool.call(b"GET") as exchange:
+        async with Call(self.pool, b"GET") as exchange:
             waiting = asyncio.create_task(exchange.send_all(GET, b"", None, again=False))
             peer = await self.upstream.request(known + 1)
             await peer.send(said)
@@ -282,7 +282,7 @@ async def test_an_end_of_an_idle_connection_is_nothing_that_nobody_asked_for(dir
 
 async def test_an_answer_that_comes_before_the_request_is_none(direct: Direct) -> None:
     first, _ = await direct.ask(response(b"first"))
-    async with direct.pool.call(b"PUT") as exchange:  # it has its connection before anything goes out
+    async with Call(direct.pool, b"PUT") as exchange:  # it has its connection before anything goes out
         await first.send(response(b"poison"))
         await asyncio.sleep(0.05)
         with pytest.raises(UpstreamBroken):
