@@ -50,14 +50,14 @@ _WIDE_BYTES: Final = "é".__sizeof__() - 1
 
 
 def text_bytes(text: str) -> int:
-    """Bytes of memory that a string takes, as long as nothing keeps its UTF-8 with it (`apart`)."""
+    """Bytes of memory that a string takes, as long as nothing keeps its UTF-8 with it (`to_encode`)."""
     if text.isascii():
         return _ASCII_BYTES + len(text)
     widest = max(text)
     return _WIDE_BYTES + len(text) * (1 if widest < "\u0100" else 2 if widest < "\U00010000" else 4)
 
 
-def apart(text: str) -> str:
+def to_encode(text: str) -> str:
     """An equal string to be encoded: encoders keep the UTF-8 of a string that is not ASCII as long as the string."""
     return text if text.isascii() else text.encode().decode()
 
@@ -78,7 +78,7 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
     as_of: Moment  # when it was asked for, or when a client asked who was told the same: its age
     asked: int
     came: int
-    is_own: bool = False  # of one task; the tasks of a page share one
+    is_alone: bool = False  # of one task; the tasks of a page share one
 
 
 NO_STAMP: Final = Stamp(NEVER, 0, 0)

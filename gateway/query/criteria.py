@@ -44,16 +44,14 @@ class Kind(msgspec.Struct, frozen=True):
     """A kind of value.
 
     `read` makes the value from raw JSON. It raises NotAllowed, and returns None for what is as good as absent.
-    `packed` is the type of the value's JSON in a cursor. If that JSON is not the value itself, `pack` makes it from the
-    value, and `unpack` makes the value from it or raises NotAllowed. `choices` are all values, if there are few.
+    `packed` is the type of its JSON in a cursor, of which `unpack` makes the value. `choices` are all values, if few.
     The raw JSON is an array of strings if `is_list`. Else it is a string, or what else `read` takes: cursors that spell
     criteria, and flags, have strings alone. `what` are words for a value, or for the items of a list.
     """
 
     read: Callable[[bytes], Any]
     packed: Any
-    pack: Callable[[Any], Any] | None = None
-    unpack: Callable[[Any], Any] | None = None
+    unpack: Callable[[Any], Any] = str
     choices: tuple[str, ...] = ()
     is_list: bool = False
     what: str = ""
@@ -75,7 +73,7 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
         return frozenset(one for one in texts if one is not None) or None
 
     packed = Annotated[tuple[str, ...], msgspec.Meta(max_length=LIST_ITEMS_MAX)]  # of a set one item would count once
-    return Kind(read, packed, unpack=frozenset, is_list=True, what=what)
+    return Kind(read, packed, frozenset, is_list=True, what=what)
 
 
 def choice(*choices: str) -> Kind:
@@ -98,11 +96,7 @@ def _read_instant(raw: bytes) -> Instant:
 
 PackedInstant: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9a-f]{1,21}\Z")]
 """An instant in hexadecimal: that of the year 9999 has 17 digits, UNKNOWN has 21."""
-
-
-pack_instant: Final[Callable[[Instant], str]] = "{:x}".format
-unpack_instant: Final[Callable[[str], Instant]] = partial(int, base=16)
-INSTANT: Final = Kind(_read_instant, PackedInstant, pack_instant, unpack_instant, what="this instant included")
+INSTANT: Final = Kind(_read_instant, PackedInstant, partial(int, base=16), what="this instant included")
 
 
 OrderBy: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
@@ -322,19 +316,14 @@ def no_criterion(prefix: str, name: str, raw: bytes) -> Fault:
     return fault(prefix + name, raw, f"the name of a criterion: {which}")
 
 
-class _Value(msgspec.Struct):
-    parameter: str
-    raw: bytes
-    value: Any
-
-
 def query_of(given: list[Given], faults: list[Fault]) -> Query | None:
     """The query of some criteria; None if there are none. Raises BadQuery for their faults and those in `faults`."""
     if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
         largest, _, _ = max(given, key=lambda one: len(one[2]))
         allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
         raise BadQuery([Fault(largest, f"{total} bytes of criteria", allowed)])
-    values: dict[str, _Value] = {}
+    values: dict[str, Any] = {}
+    places: dict[str, tuple[str, bytes]] = {}
     for parameter, criterion, raw in given:
         try:
             value = criterion.kind.read(raw)
@@ -343,13 +332,12 @@ def query_of(given: list[Given], faults: list[Fault]) -> Query | None:
             continue
         if value is None:
             continue
-        other = values.get(criterion.name)
-        if other is not None and other.value != value:
+        if values.setdefault(criterion.name, value) != value:
             faults.append(fault(parameter, raw, f"the same value as the other `{criterion.name}`"))
-        values[criterion.name] = _Value(parameter, raw, value)
+        values[criterion.name], places[criterion.name] = value, (parameter, raw)
     for low, high in _RANGES:
-        if (first := values.get(low)) and (last := values.get(high)) and first.value > last.value:
-            faults.append(fault(first.parameter, first.raw, f"an instant not later than `{high}`"))
+        if low in values and high in values and values[low] > values[high]:
+            faults.append(fault(*places[low], f"an instant not later than `{high}`"))
     if faults:
         raise BadQuery(faults)
-    return Query(**{name: one.value for name, one in values.items()}) if values else None
+    return Query(**values) if values else None

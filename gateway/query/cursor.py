@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
-from gateway.mcp.task import ID_CHARS_MAX, Place, Task, apart
+from gateway.mcp.task import ID_CHARS_MAX, Place, Task, to_encode
 from gateway.query import criteria
 
 ALLOWED: Final = "a nextCursor of this list, with the same criteria; else begin at the first page"
@@ -66,12 +66,9 @@ def encode(position: Position) -> str:
     """The cursor of any page but the first."""
     assert position.after is not None
     at, task_id = position.after
-    given = {
-        name: value if (pack := criteria.CRITERIA[name].kind.pack) is None else pack(value)
-        for name, value in position.query.values.items()
-        if value != criteria.DEFAULTS.get(name)
-    }
-    raw = _json.encode((given, (criteria.pack_instant(at), apart(task_id))))
+    values = ((name, v) for name, v in position.query.values.items() if v != criteria.DEFAULTS.get(name))
+    given = {name: f"{value:x}" if isinstance(value, int) else value for name, value in values}
+    raw = _json.encode((given, (f"{at:x}", to_encode(task_id))))
     body = _PREFIX + urlsafe_b64encode(raw).decode()
     return f"{body}.{_checksum(body)}"
 
@@ -98,21 +95,13 @@ def decode(text: str) -> Position | None:
     if checksum != _checksum(body):
         refuse(text, f"unchanged, {ALLOWED}")
     try:
-        return _position(_decoder.decode(urlsafe_b64decode(body[len(_PREFIX) :])))
-    except criteria.NotAllowed as refused:
-        refuse(refused.given[0].decode(), refused.allowed)
+        said = _decoder.decode(urlsafe_b64decode(body[len(_PREFIX) :]))
     except ValueError:  # msgspec's errors are ValueErrors
         refuse(text, ALLOWED)
-
-
-def _position(said: Any) -> Position:
-    given = {
-        name: packed if (unpack := criterion.kind.unpack) is None else unpack(packed)
-        for name, criterion in criteria.CRITERIA.items()
-        if (packed := getattr(said.criteria, name)) is not None
-    }
+    packed = ((name, c.kind, getattr(said.criteria, name)) for name, c in criteria.CRITERIA.items())
+    given = {name: kind.unpack(value) for name, kind, value in packed if value is not None}
     instant, task_id = said.after
-    return Position(criteria.Query(**given), (criteria.unpack_instant(instant), task_id))
+    return Position(criteria.Query(**given), (int(instant, 16), task_id))
 
 
 def read_spelled(text: str) -> criteria.Query:

@@ -38,8 +38,8 @@ class ListRequest(ClientMessage, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, position=None)
 
 
-async def read(body: bytes, has_guards: bool = False, is_own: bool = False) -> ClientMessage | None:
-    """The message in a body. `has_guards`: what is doubtful is looked for; `is_own`: and related tasks."""
+async def read(body: bytes, has_guards: bool = False, has_owners: bool = False) -> ClientMessage | None:
+    """The message in a body. `has_guards`: what is doubtful is looked for; `has_owners`: and related tasks."""
     if is_large := len(body) > _LARGE_BYTES:
         await asyncio.sleep(0)
     copy = bytearray(body if has_guards else b"")  # it is overwritten at last
@@ -65,7 +65,7 @@ async def read(body: bytes, has_guards: bool = False, is_own: bool = False) -> C
             await asyncio.sleep(0)
         said |= {"ttl_at": jsonrpc.start_of(memoryview(ttl), copy) if len(ttl) else 0, "ttl_bytes": len(ttl)}
         said["doubts"] = ids_in_messages.doubtful(message, body, copy, arguments)
-    if is_own:
+    if has_owners:
         if is_large:
             await asyncio.sleep(0)
         said["related"] = ids_in_messages.related(message, body)

@@ -15,7 +15,7 @@ from typing import Final
 from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc
-from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
+from gateway.mcp.task import Moment, Stamp, Task, TaskError, parse, to_encode
 from gateway.query.criteria import Query
 from gateway.refresh.listing_order import ListingOrder
 from gateway.refresh.planning import may_match_all_live
@@ -117,7 +117,7 @@ class Refresh(ABC):
         if response is None:
             return  # to raise it in the handler would leave a cycle (9.5)
         now = self._sessions.now()
-        told = Stamp(asked, asked.order, now.order, is_own=True)
+        told = Stamp(asked, asked.order, now.order, is_alone=True)
         if jsonrpc.code_of(response.error) == jsonrpc.METHOD_NOT_FOUND:
             self._record.stop_asking_by_id(now, max(self._limits.full_crawl_interval, self._limits.max_age))
             return
@@ -144,7 +144,7 @@ class Refresh(ABC):
         times = Counter[bool]()
         while True:
             try:
-                response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
+                response = await self._crawler.ask("tasks/get", {"taskId": to_encode(task_id)})
             except UpstreamRefused as refused:
                 if refused.status in (401, 403, 429) or (answer := refused.answer) is None:
                     raise

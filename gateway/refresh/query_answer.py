@@ -86,39 +86,135 @@ class Answer(msgspec.Struct):
     requests: int
 
 
-class Planner:
-    """Queries answered from sessions."""
-
+class Answerer:
     def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
         self._sessions = sessions
         self._limits = limits
         self._counts = counts
         self._clock = clock
+        self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
+        self._next_at: dict[str, float] = {}  # when a criterion may be named in the log again
+
+    def position(self, caller: Caller, message: ClientMessage) -> Position | BadQuery | Passes:
+        """The page that a message asks for, or what is wrong. What is no filtered `tasks/list` passes.
+
+        So does a message of a later revision (DESIGN 3.9), one to a server that filters natively, and one whose id
+        is no text: no answer could repeat it. The criteria in the header hold if the message has none; raises NoFilter
+        where it would pass, unless another taskgate is behind this one.
+        """
+        if not isinstance(message, ListRequest):
+            return PASSES
+        is_no_text = not message.is_strict and jsonrpc.REPLACEMENT.encode() in message.id
+        native = self._sessions.servers.native(caller.key)
+        passes = not caller.is_served or is_no_text or native is not None
+        spelled_ = None if native is not None and native.is_taskgate else caller.filter
+        if not passes and message.position is not None:
+            return message.position
+        if spelled_ is None and self._sessions.own is None:
+            return PASSES if passes or message.is_later else self._passes(caller, message.misspelt)
+        if passes or message.is_later:
+            raise errors.NoTasks(NO_LIST) if spelled_ is None else errors.NoFilter(NO_FILTER)
+        if message.cursor:
+            allowed = cursor.ALLOWED if spelled_ is None else f"no cursor of the server's beside {FILTER}"
+            return BadQuery([criteria.fault("cursor", message.cursor, allowed)])
+        try:
+            return Position(Query()) if spelled_ is None else filter_of(spelled_)
+        except BadQuery as bad:
+            return errors.without_frames(bad)
+
+    def _passes(self, caller: Caller, misspelt: Mapping[str, str]) -> Passes:
+        """A list passes that has names which are nearly criteria (DESIGN 5.4). The log has them too."""
+        for given, near in misspelt.items():
+            if (now := self._clock()) >= self._next_at.get(near, now):
+                self._next_at[near] = now + _NAMED_AGAIN_S
+                hint = f"did you mean {near}? The list is the server's, unfiltered"
+                said = {"upstream": caller.key.upstream, "parameter": given, "hint": hint}
+                log.warning("a misspelt criterion", extra=said)
+        return Passes(tuple(misspelt))
+
+    async def answer(self, reply: Reply, caller: Caller, message: ListRequest, position: Position | BadQuery) -> bool:
+        """Answer with the page at `position`, or with what is wrong. False if it passes: by what other replicas know.
+
+        Raises GatewayError; a stream that has begun gets the error first.
+        """
+        with self._sessions.using(caller.key) as session:
+            if self._sessions.replicas is not None and not caller.proof:
+                await self._sessions.replicas.learn(session)
+                if self.position(caller, message) == PASSES:
+                    return False
+            await self._answer(session, reply, caller, message, position)
+            return True
+
+    async def _answer(
+        self, session: Session, reply: Reply, caller: Caller, message: ListRequest, position: Position | BadQuery
+    ) -> None:
+        try:
+            if caller.proof:
+                why = f"{caller.proof} proves one request, and a filtered list takes requests of taskgate's own"
+                raise errors.CannotAnswer(f"{why}: ask for the list without criteria, and filter its pages")
+            waiter = Waiter(reply, message.progress_token, self._clock)
+            await self._ask_first(session, caller, waiter)
+            if isinstance(position, BadQuery):  # the server's refusal of its caller goes first (DESIGN 5.4)
+                await self._check_access(session, caller, waiter)
+                self._refuse(reply, message, position)
+                return
+            answer = await self._fresh(session, caller, waiter, position)
+            page_bytes, rest = answer.page.size_bytes, _rest(answer, position, message.ignored)
+            reply.hold(len(message.id) + page_bytes + len(rest))
+        except Exception as error:
+            failed = error if isinstance(error, errors.GatewayError) else errors.Internal()
+            outcome = "refused" if failed.refuses else "failed"
+            self._counts.query(EndedQuery(caller.key.upstream, outcome, str(failed)))
+            if reply.streaming:
+                reply.send(failed.message(message.id))
+            raise
+        self._note(session, caller, answer, page_bytes)
+        if page_bytes <= _LARGE_BYTES_MIN:
+            reply.send(_response(message.id, answer, rest))
+            return
+        async with self._large:
+            reply.send(_response(message.id, answer, rest))
+            await asyncio.sleep(0)
+
+    def _refuse(self, reply: Reply, message: ListRequest, bad: BadQuery) -> None:
+        faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in bad.faults]
+        said = jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(bad), {"errors": faults})
+        reply.hold(len(said))
+        reply.send(said, jsonrpc.INVALID_PARAMS)
+
+    def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
+        name, page = caller.key.upstream, answer.page
+        spared = max(0, session.record.pages - answer.requests), max(0, session.list_bytes - answered_bytes)
+        ended = EndedQuery(name, answer.outcome, answer.reason, answer.requests, *spared, len(page.tasks), page.total)
+        self._counts.query(ended)
+        if log.isEnabledFor(logging.DEBUG):
+            said = asdict(ended)
+            log.debug("query", extra={"upstream_requests": said.pop("requests"), **said})
 
     def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | planning.Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
         session.find_again(came)
-        plan = planning.plan(session.record, position.query, self._need(session, came), session.owns)
+        record, now = session.record, (self._clock(), time.time())
+        plan = planning.plan(record, position.query, self._need(session, came), session.owns)
         if not plan.nothing:
             return plan
-        page = session.record.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
-        if self._overdue(session, page):
+        page = record.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
+        if planning.overdue(record, page.tasks, *now):
             # All that a page may have: of large tasks only one may be shown, and there may be many.
-            overdue = self._overdue(session, session.record.index.select(position, self._limits.page_size))
+            overdue = planning.overdue(record, record.index.select(position, self._limits.page_size).tasks, *now)
             return planning.Plan("the ttl of tasks to be shown has passed", tasks=overdue)
-        oldest_s = max(session.record.as_of.at, came.at - self._limits.max_age)
-        return Answer(page, time.time() - (self._clock() - oldest_s), "index", plan.reason, 0)
+        oldest_s = max(record.as_of.at, came.at - self._limits.max_age)
+        return Answer(page, now[1] - (now[0] - oldest_s), "index", plan.reason, 0)
 
     def _need(self, session: Session, came: Moment) -> planning.Need:
         return planning.need_of(session.record, came, self._limits.max_age, self._limits.full_crawl_interval)
 
-    async def ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
+    async def _ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
         record, asked = session.record, self._sessions.now()
         (asked_as, at), asks = record.asked_as, caller.asks_first
-        if not asks or (
-            asked_as == asks and asked.at - at < self._limits.max_age and not record.is_hidden(asked.order)
-        ):
+        is_known = asked_as == asks and asked.at - at < self._limits.max_age
+        if not asks or (is_known and not record.is_hidden(asked.order)):
             return
         waiter.reply.owe(1)
 
@@ -134,7 +230,7 @@ class Planner:
         record.asked_as = asks, asked.at
         record.accept(asked.order)  # not if the session was cleared meanwhile: then it is another one
 
-    async def check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
+    async def _check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server whether it serves the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
         while not session.record.accepted or session.record.is_hidden(came.order):
@@ -145,7 +241,7 @@ class Planner:
         sessions, refuse = self._sessions, partial(self._sessions.refuse, session)
         return Crawler(caller, channel, self._limits, self._counts, sessions.now, refuse, session.in_flight)
 
-    async def answer(self, session: Session, caller: Caller, waiter: Waiter, position: Position) -> Answer:
+    async def _fresh(self, session: Session, caller: Caller, waiter: Waiter, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
         came, outcome, requests, reasons = self._sessions.now(), "index", 0, list[str]()
         was_too_large = False
@@ -165,18 +261,12 @@ class Planner:
                     raise
                 was_too_large = True
                 continue
-            if made is None:
-                outcome = "coalesced" if outcome == "index" else outcome
-            else:
-                outcome = "refreshed"
-                requests += made
+            if made is not None:
+                outcome, requests = "refreshed", requests + made
                 reasons.append(plan.reason)
+            elif outcome == "index":
+                outcome = "coalesced"
         raise errors.UpstreamBroken("the upstream's tasks change faster than they can be asked for")
-
-    def _overdue(self, session: Session, page: QueryPage) -> list[str]:
-        return planning.overdue(session.record, page.tasks, self._clock(), time.time())
-
-    # ---- asking ----
 
     async def _carry_out(
         self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: planning.Plan, came: Moment
@@ -216,119 +306,6 @@ class Planner:
                 await ask.forward(data)
 
         return on_message
-
-
-class Answerer:
-    def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
-        self._sessions = sessions
-        self._planner = Planner(sessions, limits, counts, clock)
-        self._counts = counts
-        self._clock = clock
-        self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
-        self._next_at: dict[str, float] = {}  # when a criterion may be named in the log again
-
-    def position(self, caller: Caller, message: ClientMessage) -> Position | BadQuery | Passes:
-        """The page that a message asks for, or what is wrong. What is no filtered `tasks/list` passes.
-
-        So does a message of a later revision (DESIGN 3.9), one to a server that filters natively, and one whose id
-        is no text: no answer could repeat it. The criteria in the header hold if the message has none; raises NoFilter
-        where it would pass, unless another taskgate is behind this one.
-        """
-        if not isinstance(message, ListRequest):
-            return PASSES
-        is_no_text = not message.is_strict and jsonrpc.REPLACEMENT.encode() in message.id
-        native = self._sessions.servers.native(caller.key)
-        passes = not caller.is_served or is_no_text or native is not None
-        spelled_ = None if native is not None and native.is_taskgate else caller.filter
-        if not passes and message.position is not None:
-            return message.position
-        if spelled_ is None and self._sessions.own is None:
-            return PASSES if passes or message.is_later else self._passes(caller, message.misspelt)
-        if passes or message.is_later:
-            raise errors.NoTasks(NO_LIST) if spelled_ is None else errors.NoFilter(NO_FILTER)
-        if message.cursor:
-            allowed = cursor.ALLOWED if spelled_ is None else f"no cursor of the server's beside {FILTER}"
-            return BadQuery([criteria.fault("cursor", message.cursor, allowed)])
-        try:
-            return Position(Query()) if spelled_ is None else filter_of(spelled_)
-        except BadQuery as bad:
-            return errors.without_frames(bad)
-
-    def _passes(self, caller: Caller, misspelt: Mapping[str, str]) -> Passes:
-        """A list passes that has names which are nearly criteria (DESIGN 5.4). The log has them too."""
-        for given, near in misspelt.items():
-            if (now := self._clock()) >= self._next_at.get(near, now):
-                self._next_at[near] = now + _NAMED_AGAIN_S
-                hint = f"did you mean {near}? The list is the server's, unfiltered"
-                log.warning(
-                    "a misspelt criterion", extra={"upstream": caller.key.upstream, "parameter": given, "hint": hint}
-                )
-        return Passes(tuple(misspelt))
-
-    async def answer(self, reply: Reply, caller: Caller, message: ListRequest, position: Position | BadQuery) -> bool:
-        """Answer with the page at `position`, or with what is wrong. False if it passes: by what other replicas know.
-
-        Raises GatewayError; a stream that has begun gets the error first.
-        """
-        with self._sessions.using(caller.key) as session:
-            if self._sessions.replicas is not None and not caller.proof:
-                await self._sessions.replicas.learn(session)
-                if self.position(caller, message) == PASSES:
-                    return False
-            await self._answer(session, reply, caller, message, position)
-            return True
-
-    async def _answer(
-        self, session: Session, reply: Reply, caller: Caller, message: ListRequest, position: Position | BadQuery
-    ) -> None:
-        raw_id = message.id
-        try:
-            if caller.proof:
-                why = f"{caller.proof} proves one request, and a filtered list takes requests of taskgate's own"
-                raise errors.CannotAnswer(f"{why}: ask for the list without criteria, and filter its pages")
-            if isinstance(position, BadQuery):
-                await self._refuse(session, reply, caller, message, position)
-                return
-            waiter = Waiter(reply, message.progress_token, self._clock)
-            await self._planner.ask_first(session, caller, waiter)
-            answer = await self._planner.answer(session, caller, waiter, position)
-            page_bytes, rest = answer.page.size_bytes, _rest(answer, position, message.ignored)
-            reply.hold(len(raw_id) + page_bytes + len(rest))
-        except Exception as error:
-            failed = error if isinstance(error, errors.GatewayError) else errors.Internal()
-            outcome = "refused" if failed.refuses else "failed"
-            self._counts.query(EndedQuery(caller.key.upstream, outcome, str(failed)))
-            if reply.streaming:
-                reply.send(failed.message(raw_id))
-            raise
-        self._note(session, caller, answer, page_bytes)
-        if page_bytes <= _LARGE_BYTES_MIN:
-            reply.send(_response(raw_id, answer, rest))
-            return
-        async with self._large:
-            reply.send(_response(raw_id, answer, rest))
-            await asyncio.sleep(0)
-
-    async def _refuse(
-        self, session: Session, reply: Reply, caller: Caller, message: ListRequest, bad: BadQuery
-    ) -> None:
-        """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4)."""
-        waiter = Waiter(reply, message.progress_token, self._clock)
-        await self._planner.ask_first(session, caller, waiter)
-        await self._planner.check_access(session, caller, waiter)
-        faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in bad.faults]
-        said = jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(bad), {"errors": faults})
-        reply.hold(len(said))
-        reply.send(said, jsonrpc.INVALID_PARAMS)
-
-    def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
-        name, page = caller.key.upstream, answer.page
-        spared = max(0, session.record.pages - answer.requests), max(0, session.list_bytes - answered_bytes)
-        ended = EndedQuery(name, answer.outcome, answer.reason, answer.requests, *spared, len(page.tasks), page.total)
-        self._counts.query(ended)
-        if log.isEnabledFor(logging.DEBUG):
-            said = asdict(ended)
-            log.debug("query", extra={"upstream_requests": said.pop("requests"), **said})
 
 
 def _response(raw_id: bytes, answer: Answer, rest: bytes) -> bytes:

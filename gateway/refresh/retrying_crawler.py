@@ -18,7 +18,7 @@ from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
+from gateway.mcp.task import Moment, Stamp, Task, TaskError, to_encode
 from gateway.tasks.single_flight import InFlightRequests, begun
 from gateway.tasks.transport_interfaces import Caller, Channel, Counts
 
@@ -41,11 +41,9 @@ class RequestIds:
     """The ids of the gateway's own requests: integers, for some servers read no others. Each process has its own."""
 
     def __init__(self) -> None:
-        self._start = self._used = 0
+        self._start, self._used = randbelow(_IDS), 0
 
     def next(self) -> int:
-        if not self._used:
-            self._start = randbelow(_IDS)
         self._used += 1
         return _FIRST_ID + (self._start + self._used) % _IDS
 
@@ -56,7 +54,7 @@ class RequestIds:
         return 0 < (number - _FIRST_ID - self._start) % _IDS <= self._used
 
 
-OWN: Final = RequestIds()
+REQUEST_IDS: Final = RequestIds()
 
 
 class ListPage(msgspec.Struct):
@@ -152,7 +150,7 @@ class Crawler:
     async def _ask_for_page(self, cursor: str | None) -> ListPage | None:
         asked = self._now()
         try:
-            response = await self.ask("tasks/list", {} if cursor is None else {"cursor": apart(cursor)})
+            response = await self.ask("tasks/list", {} if cursor is None else {"cursor": to_encode(cursor)})
         except UpstreamRefused as refused:
             said = f"status {refused.status}"  # a busy server's, and again: no end of a list
             is_busy = cursor == _EMPTY and refused.status in _BUSY and said == self._refused_with
@@ -201,9 +199,9 @@ class Crawler:
         A request that the upstream puts off (429 or 503 with `Retry-After`; one beside others without it, too, or 409)
         is sent again when that is over, if `crawl_timeout` is not over by then. Then the requests go one at a time.
         """
-        message_id = OWN.next()
+        message_id = REQUEST_IDS.next()
         while not self._channel.is_free(message_id):
-            message_id = OWN.next()
+            message_id = REQUEST_IDS.next()
         request = jsonrpc.request(message_id, method, params)
         if not self._one_at_a_time.locked():
             answer = await self._ask(request, message_id, method, self._loop.time())

@@ -17,7 +17,7 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
-from gateway.refresh.retrying_crawler import OWN
+from gateway.refresh.retrying_crawler import REQUEST_IDS
 from gateway.stdio.line_splitter import Sight
 from gateway.stdio.standard_streams import Outlet
 from gateway.transport.memory_budget import Reservation
@@ -30,7 +30,7 @@ CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so
 
 
 class StdioCaller:
-    """The client, and the channel for requests in its name. Their ids are those of OWN that the client has not out."""
+    """The client, and the channel for requests in its name, whose ids the client has not out."""
 
     key = STDIO
     asks_first = b""  # no field goes with a message, so the server would refuse none
@@ -65,7 +65,7 @@ class StdioCaller:
         """Whether a response with that id answers a request of the gateway's, perhaps too late or once more."""
         if message_id is None or self._unanswered.knows(message_id):
             return False
-        return OWN.has(jsonrpc.number_of(message_id))
+        return REQUEST_IDS.has(jsonrpc.number_of(message_id))
 
     def may_be_answered_by(self, sight: Sight) -> bool:
         """Whether a line of which the beginning tells no id may be a response to a request of the gateway's."""

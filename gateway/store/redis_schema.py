@@ -19,7 +19,7 @@ import msgspec
 from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.jsonrpc import decoded
-from gateway.mcp.task import apart
+from gateway.mcp.task import to_encode
 from gateway.store.redis_command_queue import Command, Ending, Read, asking_lasts, read_in, reading
 from gateway.store.redis_connection import Pipeline, StoreState
 from gateway.tasks.index import METHOD_CHARS_MAX
@@ -48,11 +48,11 @@ DOUBT: Final = msgspec.json.encode(ReplicaUpdate(None))
 
 def entry_of(task_id: str, method: str | None) -> bytes:
     short = method if len(method or "") <= METHOD_CHARS_MAX else None
-    return msgspec.json.encode(ReplicaUpdate(apart(task_id), short))
+    return msgspec.json.encode(ReplicaUpdate(to_encode(task_id), short))
 
 
 def entry_of_gone(task_id: str) -> bytes:
-    return msgspec.json.encode(ReplicaUpdate(apart(task_id), gone=True))
+    return msgspec.json.encode(ReplicaUpdate(to_encode(task_id), gone=True))
 
 
 def updates_in(entries: Iterable[bytes]) -> Iterator[ReplicaUpdate]:

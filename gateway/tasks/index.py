@@ -268,7 +268,7 @@ class Index:
 
     def stamp(self, entry: TaskEntry, told: Stamp, listed: int) -> None:
         """As `set`, where the same was said of a task that is there: nearly always."""
-        self._bytes += _STAMP_BYTES * (told.is_own - entry.told.is_own)
+        self._bytes += _STAMP_BYTES * (told.is_alone - entry.told.is_alone)
         if entry.listed == UNLISTED != listed:
             self._bytes -= _UNLISTED_BYTES
             del self.unlisted[entry.id]
@@ -359,6 +359,6 @@ def size_of(entry: TaskEntry) -> int:
     if not entry.raw:
         return text_bytes(entry.id) + _ABSENT_BYTES + stale_bytes if entry.is_gone or stale_bytes else 0
     instants = {entry.created, entry.updated} - {UNKNOWN}
-    own_bytes = _NUMBER_BYTES * (len(instants) + (entry.expires_unix_s != NO_END)) + _STAMP_BYTES * entry.told.is_own
+    own_bytes = _NUMBER_BYTES * (len(instants) + (entry.expires_unix_s != NO_END)) + _STAMP_BYTES * entry.told.is_alone
     own_bytes += stale_bytes + _UNLISTED_BYTES * (entry.listed == UNLISTED)
     return len(entry.raw) + text_bytes(entry.id) + TASK_OVERHEAD_BYTES + own_bytes

@@ -51,7 +51,6 @@ Series: TypeAlias = tuple[str, str, str]
 class _Life(msgspec.Struct, gc=False):
     series: Series  # the status is empty until the first is known
     created: Instant
-    text: str  # its timestamp, as it was written
     began_s: float  # `createdAt` since 1970; when it was first seen if that is missing, before 2020 or to come
     first_s: float  # when it was seen, by a clock that nobody sets
     seen_s: float
@@ -142,13 +141,12 @@ class Lives:
             life.viewer = life.viewer if said.is_told_to_all else key
             if tool is None and (life.past is not None or life.series[2] == status):
                 return
-        is_same = life is not None and shown.createdAt == life.text  # as nearly always: to read it takes long
-        created = life.created if life is not None and is_same else told_instant(shown.createdAt)
+        created = told_instant(shown.createdAt)
         if life is not None and not _is_one(life.created, created):
             if created < life.created:
                 if tool is None or number not in self._unnamed:  # it tells late of the life before
                     return
-                life.created, life.text = created, shown.createdAt[:40]
+                life.created = created
             elif tool is not None:  # its id was given again
                 self._lose(number, life)
                 life = None
@@ -191,9 +189,8 @@ class Lives:
         began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
         digest, viewer = "" if self.on_end is None else digest_of(shown.taskId), None if said.is_told_to_all else key
-        times_s = began_s, seen_s, seen_s, lasts_s
         series = key.upstream, "", ""
-        life = _Life(series, created, shown.createdAt[:40], *times_s, key.server, viewer, digest)
+        life = _Life(series, created, began_s, seen_s, seen_s, lasts_s, key.server, viewer, digest)
         self._lives[number] = life
         self._unnamed[number] = seen_s
         return life

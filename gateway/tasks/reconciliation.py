@@ -94,7 +94,7 @@ def _both(before: Stamp, told: Stamp) -> Stamp:
     """The stamp of two answers that say the same. A client may have been told so after this one came (`renew`)."""
     if told.asked <= before.asked:
         return before
-    return told if told.came > before.came else Stamp(told.as_of, told.asked, before.came, is_own=True)
+    return told if told.came > before.came else Stamp(told.as_of, told.asked, before.came, is_alone=True)
 
 
 class Record(msgspec.Struct, eq=False, weakref=True):
@@ -158,7 +158,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             if (known := index.get(task.taskId)) is not None and known.raw == raw:
                 # A client is told the same. An own answer under way overlaps with that.
                 as_of = known.told.as_of if asked is None else max(asked, known.told.as_of)
-                index.stamp(known, Stamp(as_of, known.told.asked, order, is_own=True), known.listed)
+                index.stamp(known, Stamp(as_of, known.told.asked, order, is_alone=True), known.listed)
             else:
                 self.mark(task.taskId, Stale(order, order, named))
         if said.made is not None:

@@ -90,7 +90,7 @@ def filled(drawn: list[tuple[bytes, str | None]], polled: bool) -> Index:
         index.set(plain.entry_for(read(*report), listed=1))
     for found in filter(None, map(index.get, index.entries if polled else ())):
         asked = Moment(next(order), next(order) / 7)
-        index.stamp(found, Stamp(asked, found.told.asked, next(order), is_own=True), found.listed)
+        index.stamp(found, Stamp(asked, found.told.asked, next(order), is_alone=True), found.listed)
     return index
 
 
