@@ -20,7 +20,7 @@ from time import perf_counter
 from gateway.config import Config
 from gateway.downstream.exchange import ClientGone, Exchange
 from gateway.errors import Ambiguous, GatewayError, Internal, UpstreamRefused, UpstreamTimeout, shown, without_frames
-from gateway.http.header_fields import JSON, Headers
+from gateway.http.header_fields import EVENT_STREAM, JSON, Headers
 from gateway.mcp import jsonrpc
 from gateway.mcp.client_message import ClientMessage
 from gateway.operate.access_log import AccessLog
@@ -73,7 +73,9 @@ class Proxy:
             bytes_max = self._limits.inspected_body_bytes_max  # no name holds the body, which is large perhaps
             message = await read(await exchange.request.read_body(may_carry, bytes_max), *self._reads)
             if self._guards is not None:
-                unread = exchange.request.taken if message is None and exchange.request.is_post_for_stream else None
+                head = exchange.request.head  # it may be a message of MCP's, whose client accepts an event stream
+                may_be = head.method == b"POST" and EVENT_STREAM in b",".join(head.headers.all(b"accept")).lower()
+                unread = exchange.request.taken if message is None and may_be else None
                 exchange.cost = cost = self._guards.admit(message, unread, caller.rate_limit_key)
                 exchange.request.replace_body(self._guards.lowered(message, exchange.request.taken))
                 if cost is not None:

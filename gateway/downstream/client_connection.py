@@ -37,8 +37,6 @@ the client leaves            CLOSED          CLOSED          CLOSED     CLOSED  
 else IDLE. A connection that is not served at all (`connections_max`) is refused as soon as it can be. A request that is
 refused, or late, while it is served fails in its handler. A response is cut by a reset where the client could take it
 for whole, and then nothing lingers.
-
-aiohttp's server is not used (DESIGN 10): 3.14.5 makes a chunked request's last trailer a field of the next request.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ from time import time
 from typing import Any, Final
 
 from gateway.errors import GatewayError
-from gateway.http.header_fields import DIGESTS, EVENT_STREAM, NO_FIELDS, Headers
+from gateway.http.header_fields import DIGESTS, NO_FIELDS, Headers
 from gateway.http.request_parser import Head, Refusal
 from gateway.http.response_parser import Framing
 from gateway.mcp import jsonrpc
@@ -126,11 +126,6 @@ class ClientRequest:
         """Nobody handles the exchange any more: it holds nothing."""
         self.body.drop()
         self.reservation.close()
-
-    @property
-    def is_post_for_stream(self) -> bool:
-        """Whether it may be a message of MCP's, whose client accepts an event stream."""
-        return self.head.method == b"POST" and EVENT_STREAM in b",".join(self.head.headers.all(b"accept")).lower()
 
     @property
     def waits(self) -> bool:

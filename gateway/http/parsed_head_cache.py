@@ -161,9 +161,6 @@ class HeadCache(Generic[Kept]):
         self._came = bytearray(_SLOTS)  # in which turn a head came that is not kept; heads may share a slot
         self.entries: OrderedDict[tuple[object, Values], CachedHead[Kept]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
     def learn(self, headers: Headers) -> None:
         """From now on those fields vary that may, and of which these have another value than the first that came."""
         first, new = self._first, set[bytes]()

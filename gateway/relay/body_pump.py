@@ -91,7 +91,7 @@ async def tap_for(inspector: Inspector, response: Response, limits: Limits, rese
         events = EventTap(inspector, decode, limits.inspected_event_bytes_max, reservation)
         if inspector.edits:
             _reframe(response, decode, None)
-        return Tap(events.through, events.end, is_edited=inspector.edits, more=events.more, rest=events.rest)
+        return Tap(events.through, events.end, is_edited=inspector.edits, more=events.more, rest=events.parser.rest)
     if not inspector.edits:
         copy = BodyTap(inspector, decode, bytes_max, reservation, response.body_bytes)
         return Tap(copy.inspect, copy.end)
@@ -191,12 +191,12 @@ class BodyTap:
 class EventTap:
     """Inspects the events of a stream, and edits them if its inspector does."""
 
-    __slots__ = ("_decode", "_event_bytes_max", "_parser", "_reservation", "_to", "_waiting")
+    __slots__ = ("_decode", "_event_bytes_max", "_reservation", "_to", "_waiting", "parser")
 
     def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, reservation: Reservation) -> None:
         self._to = inspector
         self._decode = decode
-        self._parser = sse.Parser(event_bytes_max, inspector.marks, inspector.reads_all)
+        self.parser = sse.Parser(event_bytes_max, inspector.marks, inspector.reads_all)
         self._waiting = memoryview(b"")  # decoded, for a later turn of the loop
         self._event_bytes_max = event_bytes_max
         self._reservation = reservation
@@ -218,16 +218,13 @@ class EventTap:
                 raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
             self._decode = _broken
             self._to.unread(b"")
-        return out + self._parser.take_comments() if self._to.edits else piece
+        return out + self.parser.take_comments() if self._to.edits else piece
 
     def more(self) -> bytes | None:
         if not (waiting := self._waiting):
             return None
         self._waiting = waiting[_READ_AT_ONCE:]
-        return self._events(bytes(waiting[:_READ_AT_ONCE])) + self._parser.take_comments()
-
-    def rest(self) -> bytes:
-        return self._parser.rest()
+        return self._events(bytes(waiting[:_READ_AT_ONCE])) + self.parser.take_comments()
 
     def end(self) -> bytes:
         """The stream is whole. One whose encoding stops short could not be read.
@@ -235,14 +232,14 @@ class EventTap:
         Returns the beginning of an event that never ended, inspected: some clients read it without its blank line.
         """
         out = b"" if self._decode is bytes else self.through(b"")
-        if not self._parser.pending_bytes:
+        if not self.parser.pending_bytes:
             return out
-        rest = self._parser.rest()
+        rest = self.parser.rest()
         read = self._events(b"\n\n")
         return out + (rest if read.startswith(rest) else read) if self._to.edits else b""
 
     def _events(self, plain: bytes) -> bytes:
-        out, unread, parser = [], b"", self._parser
+        out, unread, parser = [], b"", self.parser
         bytes_max = self._event_bytes_max
         parser.event_bytes_max = bytes_max if self._reservation.has_room(bytes_max) else SMALL_BYTES_MAX
         events = parser.feed(plain)

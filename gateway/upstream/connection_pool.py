@@ -4,8 +4,7 @@ In: requests, whole or as they come. Out: the head of each response as soon as i
 connection serves one exchange at a time, and one only if the server authenticates its client there. It goes back to the
 pool only when both messages are whole, and is closed at once when an exchange is left before that (DESIGN 3.6). One
 that was idle for `idle_timeout` is not used again, because Node and uvicorn close theirs after 5 s (DESIGN 2.7). Bytes
-that arrive before a request close it, and for a while each connection serves one exchange: later ones nothing tells
-from the answer.
+that arrive before a request close it, and for a while each connection serves one exchange.
 """
 
 import asyncio

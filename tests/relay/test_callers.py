@@ -156,7 +156,7 @@ async def test_each_request_goes_up_with_its_own_ids_though_its_head_is_remember
                 for request in rig.upstream.requests[before:]:
                     for field in (*given, b"X-Tenant: 100%b"):
                         assert request.values(field.partition(b":")[0].lower()) == [field.partition(b": ")[2]]
-        assert len(rig.app._proxy.heads) > 0, "none is remembered"
+        assert len(rig.app._proxy.heads.entries) > 0, "none is remembered"
         shown = [line.get("request_id") for line in rig.gateway.lines() if line["message"] == "request"]
         assert shown == [f"%b-{number}" for number in range(6) for _ in range(3)]
 

@@ -59,7 +59,7 @@ def test_a_connection_that_ends_its_configuration_remembers_no_head_by_what_vari
     source: Any = SimpleNamespace(heads=new)
     for _ in range(3):
         assert not ConnectionHeads[Any](source).keep(new, head.cut, head.headers, 5, "kept")
-    assert len(new) == 0
+    assert len(new.entries) == 0
 
 
 def test_the_length_is_that_of_each_message() -> None:
@@ -85,7 +85,7 @@ def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
     keep(other, source.heads, PLAIN % b"5")
     for number in range(3 * remembered.OF_ONE_CONNECTION_MAX):
         keep(flood, source.heads, (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d" % number), "flood")
-    assert len(source.heads) == remembered.OF_ONE_CONNECTION_MAX + 1
+    assert len(source.heads.entries) == remembered.OF_ONE_CONNECTION_MAX + 1
     found = other.find(PLAIN % b"7", HEAD_BYTES_MAX)
     assert found is not None
     assert found == ("kept", (b"7",), len(PLAIN % b"7"), 7)
@@ -94,11 +94,11 @@ def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
         source.heads.sweep(now)
         if now % 10 == 0:
             assert finds(other, PLAIN % b"5")
-    assert len(source.heads) == 1, "the flood is unused"
+    assert len(source.heads.entries) == 1, "the flood is unused"
     assert not flood.added
     for now in range(int(2 * remembered.IDLE_S), int(3 * remembered.IDLE_S) + 2):
         source.heads.sweep(now)
-    assert len(source.heads) == source.heads.size_bytes == 0
+    assert len(source.heads.entries) == source.heads.size_bytes == 0
     assert not finds(other, PLAIN % b"5"), "the connection kept it"
 
 
@@ -111,7 +111,7 @@ def test_a_configuration_that_ends_takes_all_its_heads_along() -> None:
     old.end()
     assert not finds(recall, PLAIN % b"5")
     keep(recall, old, PLAIN % b"5")
-    assert len(old) == 0
+    assert len(old.entries) == 0
 
 
 def test_the_table_is_bounded() -> None:
@@ -120,9 +120,9 @@ def test_the_table_is_bounded() -> None:
     for number in range(5000):
         head = (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d%b" % (number, padding if number % 2 else b""))
         keep(ConnectionHeads[Any](source), source.heads, head)
-        assert len(source.heads) <= remembered.ENTRIES_MAX
+        assert len(source.heads.entries) <= remembered.ENTRIES_MAX
         assert source.heads.size_bytes <= remembered.BYTES_MAX
-    assert len(source.heads) > 500
+    assert len(source.heads.entries) > 500
     large = (PLAIN % b"5").replace(b"Bearer t", b"Bearer " + b"x" * remembered.HEAD_BYTES_MAX)
     keep(ConnectionHeads[Any](source), source.heads, large)
     assert ConnectionHeads[Any](source).find(large, HEAD_BYTES_MAX) is None
@@ -134,7 +134,7 @@ def test_a_head_that_comes_once_takes_no_memory() -> None:
         keep_once(
             ConnectionHeads[Any](source), source.heads, (PLAIN % b"5").replace(b"Host", b"X-Id: %d\r\nHost" % number)
         )
-    assert len(source.heads) < 300, "few share a slot"
+    assert len(source.heads.entries) < 300, "few share a slot"
     for now in (0, 30, 60, 90, 120):
         source.heads.sweep(now)
     recall = ConnectionHeads[Any](source)
