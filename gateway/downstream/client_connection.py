@@ -216,7 +216,8 @@ class ClientConnection(ClientWire):
             self._hang_up(self._refused)  # what came in one piece with the end of this request
         elif came and exchange.response.keep_alive and not self.is_ending:
             self._enter("IDLE", self.loop.time() + self.limits.keepalive_timeout)
-            self._read_on()
+            if self._reader.pending_bytes:
+                self._read_on()
         elif came or self._refused is not None:
             self._hang_up()  # any rest of the body is malformed
         else:
