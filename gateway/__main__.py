@@ -43,6 +43,8 @@ examples:
       in front of a server that speaks over standard input and output
   taskgate try http://127.0.0.1:3001/mcp
       say whether it helps at this server; nothing is changed there
+  taskgate tasks --status working --created-after 3d http://127.0.0.1:3001/mcp
+  taskgate demo
 """
 
 _COMMANDS: Final = ("stdio", "try", "tasks", "demo")

@@ -171,13 +171,14 @@ class Probe:
             second = await self._read(client)
             await self._compare(client, first, second, made)
             if client.session_id and not self._target.command:
-                seen, other = None, fresh
+                other, seen = fresh, list[bool]()
                 with suppress(NotAnswered):  # a server may open no second session
                     if client is fresh:
                         other = await stack.enter_async_context(Client(client.target))
                         await other.initialize()
-                    seen = seen_by_others(second, (await other.page({})).tasks)
-                self._learn("others_see", seen)
+                    seen = [str(task.get("taskId")) in second.by_id for task in (await other.page({})).tasks] or [False]
+                some = "none" if not any(seen) else "all" if all(seen) else "some"
+                self._learn("others_see", some if seen and second.tasks else None)
 
     async def _meet(self, client: Client) -> None:
         said = await opened(client, "try")
@@ -300,13 +301,6 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def seen_by_others(mine: ByHand, theirs: list[Json]) -> str | None:
-    """What another session sees of the tasks; None if there are none."""
-    ids = mine.by_id
-    seen = [str(task.get("taskId")) in ids for task in theirs]
-    return None if not ids else "none" if not any(seen) else "all" if all(seen) else "some"
-
-
 def verdict(learned: Json) -> tuple[bool | None, str]:
     """Whether taskgate helps at this server, None if that is not known, and why, in one line."""
     if not learned.get("lists", True):
@@ -377,10 +371,6 @@ def _filtered(fact: Json) -> str:
     return f"1 request, {fact['bytes']:,} bytes, {_count(fact['tasks'], 'task')}; the server gets {asked}"
 
 
-def _by_status(fact: Json) -> str:
-    return ", ".join(f"{n:,} {status}" for status, n in fact.items()) or "none"
-
-
 def _made(fact: Json) -> str:
     more = f" and {fact['count'] - 1:,} more" * (fact["count"] > 1)
     return f"{fact['id']}{more}, {_said(fact['listed'], 'listed', _UNLISTED)}"
@@ -396,7 +386,7 @@ WORDS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "tasks": ("tasks", _tasks),
     "session": ("session", str),
     "by_hand": ("by hand", _by_hand),
-    "statuses": ("statuses", _by_status),
+    "statuses": ("statuses", lambda fact: ", ".join(f"{n:,} {status}" for status, n in fact.items()) or "none"),
     "may_be_cut": ("cut", lambda fact: _said(fact, "perhaps: a round number, and no cursor", "no sign of it")),
     "filters": ("filters", lambda fact: _FILTERS.get(fact, "no")),
     "first": ("filtered", _filtered),

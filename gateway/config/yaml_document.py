@@ -183,10 +183,10 @@ class Document:
             name, default, file = found.groups()
             if file is not None:
                 try:
-                    return _secret(self.read_file(file).data)
-                except (OSError, ValueError) as error:
-                    allowed = f"a file of UTF-8 that can be read, as {file}: {_why(error)}"
-                    self.expected(allowed, path)
+                    return re.sub(r"\r?\n\Z", "", self.read_file(file).data.decode())
+                except (OSError, ValueError) as error:  # what the decoder says has the file in it
+                    why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else _why(error)
+                    self.expected(f"a file of UTF-8 that can be read, as {file}: {why}", path)
             elif name is None:
                 self.expected("${NAME} or ${NAME:-default}, the name of letters, digits and _; or ${file:PATH}", path)
             elif default is None and name not in os.environ:
@@ -209,14 +209,6 @@ class Document:
 
 def _why(error: OSError | ValueError) -> object:
     return error.strerror if isinstance(error, OSError) else error
-
-
-def _secret(data: bytes) -> str:
-    """The text of a file, without one line end at its end. Raises ValueError, which never quotes it."""
-    try:
-        return re.sub(r"\r?\n\Z", "", data.decode())
-    except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8") from None
 
 
 def _parts(kind: Any) -> tuple[Any, Callable[[object], object] | None, bool, bool]:

@@ -55,6 +55,5 @@ def _free_ports() -> list[int]:
                 sock = socket.create_server(("127.0.0.1", port))
             except OSError:
                 sock = socket.create_server(("127.0.0.1", 0))
-            opened.callback(sock.close)
-            found.append(int(sock.getsockname()[1]))
+            found.append(int(opened.enter_context(sock).getsockname()[1]))
         return found

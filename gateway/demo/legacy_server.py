@@ -111,15 +111,14 @@ class LegacyServer:
             next(reversed(self.sessions.values())).add(task)
 
     async def keep_changing(self, every_s: float) -> None:
+        """Change one task of each session, again and again."""
         while True:
             await asyncio.sleep(every_s)
             for tasks in self.sessions.values():
                 if unfinished := [task for task in tasks.all if task["status"] in UNFINISHED]:
-                    self.change(tasks, self._rng.choice(unfinished))
-
-    def change(self, tasks: Tasks, task: Json) -> None:
-        status = "working" if task["status"] == "input_required" else "input_required"
-        tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")
+                    task = self._rng.choice(unfinished)
+                    status = "working" if task["status"] == "input_required" else "input_required"
+                    tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         session_id = request.headers.get(_SESSION, "")

@@ -82,37 +82,45 @@ class AccessLog:
         self._end(ended)
 
     def _end(self, ended: EndedRequest) -> None:
-        message, caller = ended.message, ended.caller
-        is_fine = ended.status < 300 and ended.code is None and ended.error is None
+        message, caller, code = ended.message, ended.caller, ended.code
+        is_fine = ended.status < 300 and code is None and ended.error is None
         told = {} if is_fine else why(ended) or _refusal(ended)
         metrics, cause = self.metrics, None
         metrics.request(ended)
         if told:
-            is_fault = ended.status >= 500 or (ended.code == INTERNAL_ERROR and not self._asks_for_none(ended))
-            cause = Reason(ended.upstream, _failure(ended, str(told["failure"])), is_fault)
+            failure, kind = str(told["failure"]), ""  # as the page groups it: what tells kinds apart stands with it
+            if failure == "JsonRpcError" and code is not None:
+                kind = f" {coded(code)}"
+            elif failure in ("UpstreamStatus", "UpstreamRefused"):
+                kind = f" {ended.status}"
+            is_fault = ended.status >= 500 or (code == INTERNAL_ERROR and not self._asks_for_none(ended))
+            cause = Reason(ended.upstream, f"{failure}{kind}", is_fault)
         if told or metrics.recent.is_watched:
             row = {name: getattr(ended, name) for name in ("upstream", "kind", "status", "seconds")}
             metrics.recent.request(cause, **row, method=named(ended.method), why=str(told.get("why", "")))
-        did = _action(message) if self._audits and (caller is not None or ended.exchange is None) else None
+        did, has_key = None, caller is not None or ended.exchange is None
+        if self._audits and has_key and message is not None and message.is_request:
+            did = _ACTIONS.get(message.method or "") or ("create" if message.asks_task else None)
         if did is None and not log.isEnabledFor(self._level if cause is None else logging.INFO):
             return
         said = {**_said(ended), "seconds": round(ended.seconds, 6), **told}
         log.log(self._level, "request", extra=said)
         if cause is not None:
-            digests = {} if caller is None else _digests(caller.key)
-            self.failed.say(log, logging.INFO, "failed", {**said, **digests}, cause)
+            self.failed.say(
+                log, logging.INFO, "failed", {**said, **({} if caller is None else _digests(caller.key))}, cause
+            )
         if did is not None and message is not None:
             tool = {"tool": message.tool} if did == "create" else {}
-            key, task_id = STDIO if caller is None else caller.key, ended.made or message.task_id
+            task_id = ended.made or message.task_id
+            key = STDIO if caller is None else caller.key
             _audit(did, key, "" if task_id is None else digest_of(task_id), tool | said)
 
     def _asks_for_none(self, ended: EndedRequest) -> bool:
         """Whether a request is for the result of a cancelled task: the TypeScript SDK answers -32603."""
-        lives, message, caller = self.metrics.lives, ended.message, ended.caller
-        if lives is None or message is None or ended.method != "tasks/result":
+        lives, message = self.metrics.lives, ended.message
+        if lives is None or message is None or message.method != "tasks/result" or message.task_id is None:
             return False
-        key = STDIO if caller is None else caller.key
-        return message.task_id is not None and lives.was_cancelled(key, message.task_id)
+        return lives.was_cancelled(STDIO if ended.caller is None else ended.caller.key, message.task_id)
 
     def task_ended(self, viewer: Key, tool: str, status: str, digest: str) -> None:
         """A task has ended, as `viewer` was told, or as nobody saw it since."""
@@ -146,13 +154,6 @@ def _refusal(ended: EndedRequest) -> dict[str, object]:
     return {"failure": failure, "why": f"the upstream answered {status}{': ' * bool(said)}{said}"}
 
 
-def _failure(ended: EndedRequest, failure: str) -> str:
-    """What failed, as the page groups it: the name in the log, and the code or status if it tells kinds apart."""
-    if failure == "JsonRpcError" and ended.code is not None:
-        return f"{failure} {coded(ended.code)}"
-    return f"{failure} {ended.status}" if failure in ("UpstreamStatus", "UpstreamRefused") else failure
-
-
 def _said(ended: EndedRequest) -> dict[str, object]:
     said: dict[str, object] = {"upstream": ended.upstream, "kind": ended.kind}
     message, exchange = ended.message, ended.exchange
@@ -169,12 +170,6 @@ def _said(ended: EndedRequest) -> dict[str, object]:
             said["request_id"] = given.decode("latin-1")[:_ID_CHARS_MAX]
         said["status"] = ended.status
     return said
-
-
-def _action(message: ClientMessage | None) -> str | None:
-    if message is None or not message.is_request:
-        return None
-    return _ACTIONS.get(message.method or "") or ("create" if message.asks_task else None)
 
 
 def _audit(did: str, key: Key, task: str, said: dict[str, object]) -> None:
