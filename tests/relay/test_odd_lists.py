@@ -112,7 +112,7 @@ async def test_what_is_appended_after_tasks_have_gone_shows_where_cursors_count_
         now = now[20 - left :]
         for count in range(20, 26):
             now.append(tasks(count + 1)[-1])
-            server.pages = {str(at): page([]) for at in range(0, 30, 3)} | pages_of(now)
+            server.pages = {**{str(at): page([]) for at in range(0, 30, 3)}, **pages_of(now)}
             assert set(await listed(session)) >= set(all_of(now))
 
 
