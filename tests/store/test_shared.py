@@ -99,7 +99,7 @@ async def test_a_session_that_moves_costs_one_crawl_where_the_list_shows_all(fle
 async def _tells_of(store: Store, task_id: str) -> bool:
     """Whether the store tells that a task is gone. That it was there stays until a replica is told so itself."""
     told = [json.loads(value) for value in await values(store)]
-    return any(each["gone"] for each in told if each.get("id") == task_id)
+    return any(each.get("gone") for each in told if each.get("id") == task_id)
 
 
 async def test_replicas_do_not_go_on_telling_each_other_the_same(fleet: Fleet, store: Store) -> None:
