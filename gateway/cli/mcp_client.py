@@ -150,20 +150,22 @@ class Client:
             response.close()
         if isinstance(answer, bytes):
             how = f" answered {method} with {status} {one_line(response.reason or '')}" * (not self.target.command)
-            raise NotAnswered(f"{url}{how}: {_shown(answer)}", status, fields=fields)
+            raise NotAnswered(f"{url}{how}: {one_line(answer)}", status, fields=fields)
         raw = bytes(answer.result)
         if not raw:
             code, said = jsonrpc.code_of(answer.error) or 0, bytes(jsonrpc.member(answer.error, "message"))
             try:
                 words = one_line(value_of(said or b'"no words"', str))
             except ValueError:
-                words = f"no words but {_shown(bytes(answer.error))}"
+                words = f"no words but {one_line(bytes(answer.error))}"
             raise NotAnswered(f"{url} refuses {method}: {words} ({code})", status, code, fields)
         self.received_bytes += len(raw)
         try:
             result: Json = value_of(raw, form)
         except ValueError as error:
-            raise NotAnswered(f"{url} answered {method} with a wrong result: {error}; it began {_shown(raw)}") from None
+            raise NotAnswered(
+                f"{url} answered {method} with a wrong result: {error}; it began {one_line(raw)}"
+            ) from None
         return result
 
     async def page(self, params: Mapping[str, Any]) -> TaskPage:
@@ -241,12 +243,9 @@ def _unasked(url: str, error: BaseException) -> str:
     return f"{url} does not answer in HTTP: {one_line(str(error)) or type(error).__name__}{hint}"
 
 
-def one_line(text: str) -> str:
+def one_line(text: str | bytes) -> str:
+    text = text[: 4 * SHOWN_CHARS_MAX].decode(errors="replace") if isinstance(text, bytes) else text
     return shown(" ".join(text.split()))
-
-
-def _shown(body: bytes) -> str:
-    return one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
 
 
 async def opened(client: Client, command: str) -> Json:

@@ -36,14 +36,7 @@ from tests.launch import (
 )
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    TASKS_CAPABILITY,
-    answer,
-    dumps,
-    fault,
-    response,
-    result,
-)
+from tests.relay.messages import TASKS_CAPABILITY, answer, dumps, fault, response, result
 from tests.relay.rig import body, own
 from tests.tools import open_terminal
 from tests.trials import (
@@ -534,13 +527,8 @@ async def test_a_watched_list_marks_what_changed() -> None:
 async def test_a_list_has_as_many_tasks_as_were_asked_for() -> None:
     """Those of one page, unless a flag says more or fewer. The last flag counts."""
     async with at(filled()) as url:
-        for flags, count in {
-            "": 100,
-            "--limit 1": 1,
-            "--limit 120": 120,
-            "--limit 999": 150,
-            "--limit 1 --all": 150,
-        }.items():
+        counts = {"": 100, "--limit 1": 1, "--limit 120": 120, "--limit 999": 150, "--limit 1 --all": 150}
+        for flags, count in counts.items():
             _, text = await said("tasks", "--json", *flags.split(), url)
             assert len(text.splitlines()) == count
         assert "3 of 150 tasks; --all shows them all" in (await said("tasks", "--limit", "3", url))[1]
