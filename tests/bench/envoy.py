@@ -4,13 +4,36 @@ import contextlib
 import shutil
 import sysconfig
 from collections.abc import AsyncIterator
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from tests.bench.processes import Served, free_address, program
 
-_TYPES: Final = "type.googleapis.com/envoy.extensions"
+# A response may take any time, as streams stay open; as many connections as there are, where 1,024 is the default.
+_CONFIG: Final = """\
+static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {listen}}}}}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": {type}.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: bench
+          http_filters: [{mcp}{{name: router, typed_config: {{"@type": {type}.filters.http.router.v3.Router}}}}]
+          route_config:
+            virtual_hosts:
+            - {{name: all, domains: ["*"], routes: [{{match: {{prefix: /}}, route: {{cluster: bench, timeout: 0s}}}}]}}
+  clusters:
+  - name: bench
+    load_assignment:
+      cluster_name: bench
+      endpoints:
+      - lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {upstream}}}}}}}}}]
+    circuit_breakers:
+      thresholds: [{{max_connections: 100000, max_pending_requests: 100000, max_requests: 100000}}]
+"""
+_TYPE: Final = "type.googleapis.com/envoy.extensions"
+_MCP: Final = f'{{name: mcp, typed_config: {{"@type": {_TYPE}.filters.http.mcp.v3.Mcp, traffic_mode: PASS_THROUGH}}}}, '
 
 
 def executable() -> str | None:
@@ -24,47 +47,8 @@ async def serving(core: int | None, upstream: str, reads_mcp: bool) -> AsyncIter
     path = executable()
     assert path is not None
     listen = free_address()
-    config = orjson.dumps(_config(listen, upstream, reads_mcp)).decode()
+    ports = {"listen": listen.rpartition(":")[2], "upstream": upstream.rpartition(":")[2]}
+    config = _CONFIG.format(type=_TYPE, mcp=_MCP if reads_mcp else "", **ports)
     words = ("--config-yaml", config, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error")
-    async with program(core, "Envoy", listen, path, *words, "--disable-hot-restart") as one:  # JSON is YAML
+    async with program(core, "Envoy", listen, path, *words, "--disable-hot-restart") as one:
         yield Served(one.pid, f"{one.url}/mcp")
-
-
-def _address(address: str) -> dict[str, Any]:
-    host, _, port = address.rpartition(":")
-    return {"socket_address": {"address": host, "port_value": int(port)}}
-
-
-def _config(listen: str, upstream: str, reads_mcp: bool) -> dict[str, Any]:
-    router = {"name": "router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
-    mcp = {
-        "name": "mcp",
-        "typed_config": {"@type": f"{_TYPES}.filters.http.mcp.v3.Mcp", "traffic_mode": "PASS_THROUGH"},
-    }
-    manager = {
-        "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "bench",
-        "http_filters": [mcp, router] if reads_mcp else [router],
-        "route_config": {
-            "virtual_hosts": [
-                {
-                    "name": "all",
-                    "domains": ["*"],
-                    # Streams stay open: its default is 15 s for a response.
-                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "bench", "timeout": "0s"}}],
-                }
-            ]
-        },
-    }
-    listener = {
-        "address": _address(listen),
-        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
-    }
-    endpoints = [{"lb_endpoints": [{"endpoint": {"address": _address(upstream)}}]}]
-    most = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)  # the default is 1,024
-    cluster = {
-        "name": "bench",
-        "load_assignment": {"cluster_name": "bench", "endpoints": endpoints},
-        "circuit_breakers": {"thresholds": [most]},
-    }
-    return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}

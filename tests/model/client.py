@@ -7,6 +7,7 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -210,7 +211,8 @@ class Client:
             case h.Query():
                 await self._query(event)
             case h.Restart():
-                await self._end()
+                session = self.session
+                await self._lost(session, await self._exchange(session, b"DELETE"))
             case h.Renew(restarts=True):
                 await self._start_again()
             case h.Renew():
@@ -229,13 +231,8 @@ class Client:
             self._stream.leave()
             self._stream = None
             return
-        session = self.session
-
-        def on_message(message: _Message) -> None:
-            self._deliver(session, None, message)
-
-        self._stream = Exchange(on_message)
-        self._spawn(self._write(session, self._stream, b"GET", b""))
+        self._stream = Exchange(partial(self._deliver, self.session, None))
+        self._spawn(self._write(self.session, self._stream, b"GET", b""))
 
     def hang_up(self) -> None:
         if self._stream is not None:
@@ -254,22 +251,10 @@ class Client:
     async def _ask_other(self, method: str) -> None:
         """Something else than tasks: a method of HTTP, or of MCP."""
         if not method.isupper():
-            message = (
-                {"method": method} if method.startswith("notifications/") else {"method": method, "id": self._id()}
-            )
-            await self._send(self.session, {**message, "params": {}})
+            numbered = {} if method.startswith("notifications/") else {"id": self._id()}
+            await self._send(self.session, {"method": method, **numbered, "params": {}})
             return
-        exchange = Exchange(lambda _: None)
-        await self._write(self.session, exchange, method.encode(), b"")
-        self._loop.call_later(PATIENCE_TICKS * TICK_S, exchange.leave)
-        await exchange.done
-
-    async def _end(self) -> None:
-        session = self.session
-        exchange = Exchange(lambda _: None)
-        await self._write(session, exchange, b"DELETE", b"")
-        await exchange.done
-        await self._lost(session, exchange)
+        await self._exchange(self.session, method.encode(), leave=PATIENCE_TICKS)
 
     async def _start_again(self) -> None:
         """Go on in a new session, with a stream if there was one; the old one is left as it is."""
@@ -281,10 +266,8 @@ class Client:
 
     async def _guess(self, session: ServerSession, number: int) -> None:
         """Another asks for a filtered list in the session, with a token that the upstream does not know."""
-        exchange = Exchange(lambda _: None)
-        body = {"jsonrpc": "2.0", "id": f"guess-{number}", "method": "tasks/list", "params": {"order": "asc"}}
-        await self._write(session, exchange, b"POST", msgspec.json.encode(body), f"Bearer guess-{number}")
-        await exchange.done
+        message = {"id": f"guess-{number}", "method": "tasks/list", "params": {"order": "asc"}}
+        exchange = await self._send(session, message, who=f"Bearer guess-{number}")
         if exchange.status < 400:
             raise Violation("isolation", f"{exchange.status} for a caller whom the upstream does not know")
 
@@ -293,10 +276,7 @@ class Client:
         answers: list[_Message] = []
 
         async def ask(who: str, method: str, params: Json) -> None:
-            exchange = Exchange(answers.append)
-            body = msgspec.json.encode({"jsonrpc": "2.0", "id": self._id(), "method": method, "params": params})
-            await self._write(None, exchange, b"POST", body, who)
-            await exchange.done
+            await self._send(None, {"id": self._id(), "method": method, "params": params}, answers.append, who=who)
 
         for who in whose:
             await ask(who, "tools/call", {"name": "work", "task": {}})
@@ -455,30 +435,27 @@ class Client:
         exchange = await self._send(session, asked, on_message, leave, form=form)
         if exchange.complete and exchange.event_id and not answers and session.place == self._upstream.place:
             resumed = True
-            exchange = await self._resume(session, exchange.event_id, on_message)
+            exchange = await self._exchange(session, b"GET", on_message=on_message, resumes=exchange.event_id)
         session.disturb(self._loop.time())
         if exchange.status == 404:
             await self._lost(session, exchange)
         return answers[0] if answers else None
 
-    async def _resume(self, session: ServerSession, event_id: str, on_message: Callable[[_Message], None]) -> Exchange:
-        exchange = Exchange(on_message)
-        await self._write(session, exchange, b"GET", b"", resumes=event_id)
-        await exchange.done
-        return exchange
+    async def _send(self, session: ServerSession | None, message: Json, *given: Any, **how: Any) -> Exchange:
+        body = msgspec.json.encode({"jsonrpc": "2.0", **message})
+        return await self._exchange(session, b"POST", body, *given, **how)
 
-    async def _send(
+    async def _exchange(
         self,
         session: ServerSession | None,
-        message: Json,
+        method: bytes,
+        body: bytes = b"",
         on_message: Callable[[_Message], None] = lambda _: None,
         leave: int | None = None,
-        port: int | None = None,
-        form: str = "",
+        **how: Any,
     ) -> Exchange:
         exchange = Exchange(on_message)
-        body = msgspec.json.encode({"jsonrpc": "2.0", **message})
-        await self._write(session, exchange, b"POST", body, port=port, form=form)
+        await self._write(session, exchange, method, body, **how)
         if leave is not None:
             self._loop.call_later(leave * TICK_S, exchange.leave)
         await exchange.done
@@ -490,6 +467,7 @@ class Client:
         exchange: Exchange,
         method: bytes,
         body: bytes,
+        *,
         who: str | None = None,
         port: int | None = None,
         form: str = "",

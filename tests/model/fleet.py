@@ -171,7 +171,7 @@ class FleetWorld(World):
         for app in self._apps:
             app.reload(lambda old: replace(config_of(self._setting), listen=old.listen, store=old.store))
 
-    async def _happen_to_fleet(self, event: h.Event) -> None:
+    async def _happen(self, event: h.Event) -> None:
         match event:
             case h.Switch():
                 client = self._clients[event.s]
@@ -181,6 +181,8 @@ class FleetWorld(World):
                 await self._redis.become("killed" if event.state == "wiped" and self._has_replaced else event.state)
             case h.Replace():
                 await self._replace(event.which)
+            case _:
+                await super()._happen(event)
 
     async def _replace(self, which: int) -> None:
         """A replica hands over, if there is a store to hand over to."""
@@ -196,5 +198,5 @@ class FleetWorld(World):
         if self._redis.state != "well":
             await self._redis.become("well")
         for client in self._clients * REPLICAS:
-            await self._happen_to_fleet(h.Switch(self._clients.index(client)))
+            await self._happen(h.Switch(self._clients.index(client)))
             await super()._read_all()

@@ -214,10 +214,9 @@ class StdioClient(Client):
         exchange: Exchange,
         method: bytes,
         body: bytes,
-        who: str | None = None,
-        port: int | None = None,
+        *,
         form: str = "",
-        resumes: str = "",
+        **_: object,
     ) -> None:
         if method == b"DELETE":
             assert session is not None
@@ -276,9 +275,6 @@ class StdioClient(Client):
     def hang_up(self) -> None:
         self._process.end()
 
-    def log(self, line: bytes) -> None:
-        self._process.say(line + b"\n")
-
     def _give_up(self, request_id: int) -> None:
         """Wait for an answer no longer. One to `tasks/result` may come yet."""
         if (exchange := self._waiting.pop(request_id, None)) is not None:
@@ -311,10 +307,12 @@ class StdioWorld(World):
             assert isinstance(client, StdioClient)
             client.lives = self._lives
 
-    def _log(self, event: h.Log) -> None:
+    async def _happen(self, event: h.Event) -> None:
+        if not isinstance(event, h.Log):
+            return await super()._happen(event)
         client = self._clients[event.s]
         assert isinstance(client, StdioClient)
-        client.log(h.LINES[event.line])
+        return client._process.say(h.LINES[event.line] + b"\n")
 
     async def stop(self) -> None:
         """Nothing: each has ended with its client."""

@@ -274,18 +274,10 @@ class World:
                 await self._reload()
             case h.Move():
                 await self._move()
-            case h.Switch() | h.Replace() | h.Store():
-                await self._happen_to_fleet(event)
-            case h.Log():
-                self._log(event)
+            case h.Switch() | h.Replace() | h.Store() | h.Log():
+                pass  # only a fleet has replicas and a store, only a process an output
             case _:
                 self._spawn(self._clients[event.s].act(event))
-
-    def _log(self, event: h.Log) -> None:
-        """Only a process has an output."""
-
-    async def _happen_to_fleet(self, event: h.Event) -> None:
-        """What only a fleet has."""
 
     async def _move(self) -> None:
         """The gateway goes to another server, and clients go on there."""
