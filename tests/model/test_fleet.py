@@ -31,35 +31,14 @@ def played_here() -> list[h.History]:
     fixed += [h.History(omits, (h.Query(), h.Wait(130), h.Query(), h.Wait(3), h.Delete(), h.Wait(65)))]
     denied = (h.Get(), h.Get(method="tasks/cancel"), h.Store("stopped"), h.Wait(130), h.Store(), h.Wait(200))
     fixed += [h.History(h.Setting(order="nothing", tasks="c"), denied)]
-    shared = (
-        h.Query(),
-        h.Wait(66),
-        h.Switch(),
-        h.Query(),
-        h.Wait(66),
-        h.Switch(),
-        h.Delete(),
-        h.Wait(),
-        h.Get(),
-        h.Wait(66),
-    )
+    queried, gone = (h.Query(), h.Wait(66), h.Switch()), (h.Delete(), h.Wait(), h.Get(), h.Wait(66))
+    shared = (*queried, *queried, *gone)
     wiped = (h.Store("wiped"), h.Wait(20), h.Store(), h.Wait(230), h.Switch(), h.Query(), h.Wait(3))
     fixed += [h.History(h.Setting(order="nothing"), (h.Create(), h.Wait(66), h.Update(), h.Wait(66), *shared, *wiped))]
     again = (h.Switch(), h.Create(elsewhere=True), h.Wait(), h.Get(), h.Wait(150), h.Switch(), h.Query(), h.Wait(3))
     known = (h.Create(), h.Wait(66), *shared, h.Switch(), h.Query(), h.Wait(66))
-    heard = (
-        h.Create(),
-        h.Wait(66),
-        h.Delete(),
-        h.Wait(),
-        h.Get(),
-        h.Wait(66),
-        h.Query(ids=(h.NOBODY,)),
-        h.Wait(66),
-        h.Switch(),
-        h.Query(),
-        h.Wait(66),
-    )
+    unknown = (h.Query(ids=(h.NOBODY,)), h.Wait(66), h.Switch(), h.Query(), h.Wait(66))
+    heard = (h.Create(), h.Wait(66), *gone, *unknown)
     fixed += [h.History(h.Setting(order="nothing", ids_again=0), (*events, *again)) for events in (known, heard)]
     methods = h.Setting(methods=3, delays=((1, 16), (70, 70), (1, 140)), tasks="w", full_crawl_interval=640)
     made = (h.Create(), h.Query(), h.Create(form="bomb"), h.Create(form="coding"), h.Wait(63), h.Clock(by_s=-3600))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 
 from gateway.mcp import jsonrpc, task
@@ -12,7 +13,7 @@ from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import STATUSES, UNKNOWN, Instant, Task
 from gateway.query import cursor, list_request
-from gateway.query.criteria import BadQuery, Query
+from gateway.query.criteria import BadQuery, Fault, Query
 from gateway.query.cursor import Position
 from gateway.query.list_request import ListRequest
 from gateway.tasks.index import QueryPage, TaskEntry
@@ -81,6 +82,15 @@ def position(params: bytes) -> Position | None:
     if isinstance(found, BadQuery):
         raise BadQuery(found.faults)  # a new one: what is remembered would keep the frames that it passes
     return None if found is None else msgspec.structs.replace(found, comes_again=False)
+
+
+def faults(params: object) -> list[Fault]:
+    """What is wrong with the params of a `tasks/list`; the message names all that the entries name (DESIGN 5.4)."""
+    with pytest.raises(BadQuery) as caught:
+        position(json.dumps(params).encode())
+    for one in caught.value.faults:
+        assert all(told in str(caught.value) for told in (one.parameter, one.given, one.allowed))
+    return caught.value.faults
 
 
 UNREADABLE: list[Any] = ["", "yesterday", "2025-13-01T00:00:00Z", 5, None, {}]

@@ -12,6 +12,7 @@ from gateway.mcp import task
 from gateway.query import criteria
 from gateway.query.criteria import BadQuery, Fault, Query
 from tests.rules import documents, plain
+from tests.rules.plain import faults
 
 
 def read(params: object) -> Query | None:
@@ -22,16 +23,6 @@ def asked(params: object) -> Query:
     found = read(params)
     assert found is not None
     return found
-
-
-def faults(params: object) -> list[Fault]:
-    with pytest.raises(BadQuery) as caught:
-        read(params)
-    for fault in caught.value.faults:  # the message names all that the entries name (DESIGN 5.4)
-        assert fault.parameter in str(caught.value)
-        assert fault.given in str(caught.value)
-        assert fault.allowed in str(caught.value)
-    return caught.value.faults
 
 
 def fault(params: object) -> Fault:

@@ -5,12 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gateway.query import criteria
-from gateway.query.criteria import CRITERIA, BadQuery, Fault
+from gateway.query.criteria import CRITERIA
 from tests.rules import plain
-from tests.rules.plain import position
 
 ROOT = Path(__file__).parents[2]
 CLIENTS, RULES = (ROOT / "docs" / name for name in ("clients.md", "design.md"))
@@ -39,12 +36,6 @@ def in_example() -> dict[str, Any]:
     return found
 
 
-def faults(params: object) -> list[Fault]:
-    with pytest.raises(BadQuery) as caught:
-        position(json.dumps(params).encode())
-    return caught.value.faults
-
-
 def test_the_documents_and_the_reference_model_have_the_criteria_that_are_declared() -> None:
     members = json.loads(criteria.capability(("tools/call",)))
     example, names = in_example(), set(criteria.NAMES)
@@ -69,7 +60,7 @@ def test_the_table_of_faults_has_what_is_said() -> None:
     table = {cells[0]: cells[1:] for cells in rows(CLIENTS, "fault")}
     assert table.keys() == FAULTS.keys()
     for name, (parameter, given, allowed) in table.items():
-        (found,) = faults(FAULTS[name])
+        (found,) = plain.faults(FAULTS[name])
         assert found.parameter == parameter.strip("`")
         assert found.given == given.strip("`")
         assert allowed in found.allowed

@@ -62,30 +62,12 @@ ODD: Final = [
     ),
     *(b"1\nHost: b", b"1\r\nHost: b.example", b"1\r\nAuthorization: Bearer u", b"1\r\nContent-Length: 3", b"%b%d%%"),
     *(b"1\r\nTransfer-Encoding: chunked", b"1\r\n folded", b"1\r\n\r\nGET / HTTP/1.1", b"x" * 3000, b"x" * 9000),
-    *(
-        b"1\r\nX-Request-Id: 2",
-        b"1\r\nConnection: close",
-        b"1\r\nContent-Type: text/event-stream",
-        b"1\rHost: b",
-        b"a: b",
-    ),
-    *(b"1\r\nCookie: sid=2", b"1\r\nMcp-Session-Id: s-2", b"1\r\nWWW-Authenticate: NTLM", b"1\rHost: b", b"a: b"),
-    *(b"Negotiate", b"br"),
+    *(b"1\r\nX-Request-Id: 2", b"1\r\nConnection: close", b"1\r\nContent-Type: text/event-stream", b"1\rHost: b"),
+    *(b"a: b", b"1\r\nCookie: sid=2", b"1\r\nMcp-Session-Id: s-2", b"1\r\nWWW-Authenticate: NTLM", b"1\rHost: b"),
+    *(b"a: b", b"Negotiate", b"br"),
 ]
 LENGTHS: Final = [
-    b"+5",
-    b"0x5",
-    b"5 5",
-    b"5, 5",
-    b"05",
-    b"00",
-    b"",
-    b"5 ",
-    b"\t5",
-    b"0" * 19 + b"5",
-    b"9" * 20,
-    b"-5",
-    b"\xb2",
+    *(b"+5", b"0x5", b"5 5", b"5, 5", b"05", b"00", b"", b"5 ", b"\t5", b"0" * 19 + b"5", b"9" * 20, b"-5", b"\xb2"),
 ]
 
 

@@ -117,18 +117,6 @@ async def test_while_the_store_fails_what_is_not_known_here_gets_an_error_that_s
         assert not await got(other, eve, during)
 
 
-async def test_a_session_that_ends_leaves_its_tasks_to_the_credentials(guarded: Fleet) -> None:
-    async with guarded.pair(**OWN) as (one, other):
-        ada = await one.open("ada")
-        made = await make(one, ada)
-        await soon(other, ada, made)
-        assert (await other.delete(ada)).status == 200
-        for replica in (one, other):
-            assert await got(replica, Caller("another", "ada"), made)
-        for replica in (other, one):  # who had the session has nothing at any replica
-            await soon(replica, Caller(ada.session, "renewed"), made, is_his=False)
-
-
 @pytest.mark.parametrize("ends_at_first", [True, False])
 async def test_a_session_that_ends_at_one_replica_has_no_tasks_at_another(guarded: Fleet, ends_at_first: bool) -> None:
     """The other replica had the owners, and kept them: whoever knew the session got its tasks."""
