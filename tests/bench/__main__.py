@@ -21,15 +21,9 @@ from tests.bench import costs, guard, hostile, index, known, peers, proc, relay,
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Options, Table, progress
 
+_MODULES: Final = (relay, index, streams, hostile, guard, known, costs, peers)
 SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
-    "relay": relay.run,
-    "index": index.run,
-    "streams": streams.run,
-    "hostile": hostile.run,
-    "guard": guard.run,
-    "known": known.run,
-    "costs": costs.run,
-    "peers": peers.run,
+    module.__name__.rpartition(".")[2]: module.run for module in _MODULES
 }
 NAMED_ONLY: Final = frozenset({"guard", "known", "costs", "peers"})
 ROUNDS: Final = 5
