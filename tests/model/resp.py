@@ -20,7 +20,6 @@ class Redis:
         self.state = "well"
         self.well_since = float("-inf")
         self.delay_s = 0.0  # until it answers
-        self.batches = 0  # that have come
         self.commands = 0
         self.values: dict[bytes, bytes] = {}
         self.sets: dict[bytes, dict[bytes, int]] = {}
@@ -135,7 +134,6 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
-        self._redis.batches += 1
         if self._redis.state != "stopped":
             self._redis.loop.call_later(self._redis.delay_s, self.go_on) if self._redis.delay_s else self.go_on()
 

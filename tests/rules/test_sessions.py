@@ -23,13 +23,9 @@ OTHER = Key(ServerKey("research"), b"/mcp", b"other", b"who")
 
 
 class Clock:
-    """Seconds, which pass with every reading if told to."""
-
-    def __init__(self) -> None:
-        self.now, self.step = 100.0, 0.0
+    now = 100.0
 
     def __call__(self) -> float:
-        self.now += self.step
         return self.now
 
 
