@@ -155,10 +155,10 @@ def test_a_head_that_is_never_remembered(head: bytes) -> None:
     source: Any = SimpleNamespace(heads=HeadCache(may_vary))
     for _ in range(3):
         read([head], reader=reader_of(source))
-        assert not source.heads
+        assert not source.heads.entries
     for _ in range(3):
         read([answer(PLAIN) % b"0"], reader=reader_of(source))
-    assert len(source.heads) == 1, "a plain one is remembered"
+    assert len(source.heads.entries) == 1, "a plain one is remembered"
 
 
 def test_a_head_that_came_before_is_not_read_again() -> None:
