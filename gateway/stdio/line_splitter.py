@@ -89,8 +89,9 @@ class LineParser:
         return self._take(b"", ended=False) if self.pending else None
 
     def _take(self, data: bytes, ended: bool) -> Line:
-        raw, sight = bytes(self.pending) + data, self._sight
-        self.pending.clear()
+        raw, sight = bytes(self.pending), self._sight
+        self.pending.clear()  # before it is copied once more: a line that was held may be large
+        raw += data
         if sight is not None:
             sight.feed(raw)
         elif len(raw) > self._line_bytes_max:
