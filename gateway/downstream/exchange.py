@@ -50,7 +50,8 @@ class ClientRequest:
         self.body = Body(self.connection)
         self.up_bytes, self.kept_bytes = self.head.body_bytes, self.head.held_bytes
         self.reservation = Reservation(self.connection.buffers)
-        self.reservation.set(self.kept_bytes)
+        if self.kept_bytes:
+            self.reservation.set(self.kept_bytes)
 
     async def read_body(self, may_carry: bool, bytes_max: int) -> bytes:
         """The body that may be a message, which is read into `taken`. Empty if it is not read.
@@ -59,7 +60,8 @@ class ClientRequest:
         there must first be room for the whole body, because half-read bodies would wait for each other for ever. Raises
         Overloaded if no room comes free.
         """
-        self.reservation.check(self.kept_bytes)  # the head may be large
+        if self.kept_bytes:  # the head is large
+            self.reservation.check(self.kept_bytes)
         if self.head.body_bytes > bytes_max or not may_carry:
             self.taken = self.body.take()
             return b""
@@ -115,7 +117,8 @@ class ClientRequest:
 
     def release(self) -> None:
         """The part of the body that was read has gone up, and is no longer held but for `kept_bytes`."""
-        self.reservation.set(self.kept_bytes)
+        if self.reservation.held_bytes:
+            self.reservation.set(self.kept_bytes)
 
     def hold(self, size_bytes: int) -> None:
         """Hold so many bytes of an answer as well, until nobody handles the exchange any more. Raises Overloaded."""

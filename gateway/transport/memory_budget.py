@@ -190,4 +190,5 @@ class Reservation:
             self.hold(size_bytes)
 
     def close(self) -> None:
-        self.set(0)
+        if self.held_bytes:
+            self.set(0)
