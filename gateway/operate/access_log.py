@@ -156,17 +156,14 @@ def _refusal(ended: EndedRequest) -> dict[str, object]:
 
 def _said(ended: EndedRequest) -> dict[str, object]:
     said: dict[str, object] = {"upstream": ended.upstream, "kind": ended.kind}
-    message, exchange = ended.message, ended.exchange
-    if exchange is not None:
-        said["http_method"] = exchange.request.head.method.decode("latin-1")
-    if message is not None and message.method is not None:
-        said["method"] = message.method[:_METHOD_CHARS_MAX]
-    if exchange is not None:
-        request = exchange.request
-        said["path"] = request.head.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
-        said["client"] = exchange.connection.address
-        given = request.head.headers.get(b"x-request-id") or request.head.headers.get(b"traceparent")
-        if given is not None:
+    if ended.message is not None and ended.message.method is not None:
+        said["method"] = ended.message.method[:_METHOD_CHARS_MAX]
+    if ended.exchange is not None:
+        head = ended.exchange.request.head
+        said["http_method"] = head.method.decode("latin-1")
+        said["path"] = head.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
+        said["client"] = ended.exchange.connection.address
+        if (given := head.headers.get(b"x-request-id") or head.headers.get(b"traceparent")) is not None:
             said["request_id"] = given.decode("latin-1")[:_ID_CHARS_MAX]
         said["status"] = ended.status
     return said

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.launch import Gateways, Json, Samples, changes, eventually, logged
 from tests.peer import Peer
@@ -164,10 +165,13 @@ async def test_metrics_are_compressed_for_a_scraper_that_takes_it(
 ) -> None:
     async with rig_with(gateways) as rig, aiohttp.ClientSession(auto_decompress=False) as http:
         url = f"http://127.0.0.1:{rig.gateway.admin}/metrics"
-        async with http.get(url, headers={"Accept-Encoding": accepted}) as scraped:
+        fields = {"Accept-Encoding": accepted, "Accept": "application/openmetrics-text;version=1.0.0"}
+        async with http.get(url, headers=fields) as scraped:
             data = await scraped.read()
         assert scraped.headers.get("Content-Encoding") == coding
-        assert b"taskgate_build_info" in (gzip.decompress(data) if coding else data)
+        text = (gzip.decompress(data) if coding else data).decode()
+        families = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        assert "taskgate_build_info" in {family.name for family in families}
 
 
 # A message, what the server answers, and the code by which that is counted; without one it is no error.
@@ -270,7 +274,7 @@ async def test_text_lines(gateways: Gateways) -> None:
         await eventually(lambda: "failed" in rig.gateway.log, "a line")
         [line] = [line for line in rig.gateway.log.splitlines() if " failed " in line]
         assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 info    failed upstream=up kind=relayed ", line)
-        assert ' method="two words" path=/mcp client=127.0.0.1 request_id="a\\"b" status=502 ' in line
+        assert ' method="two words" http_method=POST path=/mcp client=127.0.0.1 request_id="a\\"b" status=502 ' in line
         why = ' why="the upstream at 127.0.0.1:1 cannot be reached: Connection refused"'
         assert re.search(re.escape(why) + " caller=[0-9a-f]{32} count=1$", line)
 
