@@ -29,8 +29,6 @@ from tests.launch import NO_AUTHORITIES, POLL_S, ROOT, RUN_S, Running, spawned
 
 
 class Ended(NamedTuple):
-    """Exit status and output."""
-
     returncode: int
     stdout: str
     stderr: str
@@ -111,16 +109,13 @@ class Fork:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
 

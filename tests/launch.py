@@ -242,8 +242,6 @@ class Gateway:
         return samples(await self.exposition())
 
     async def until(self, condition: Callable[[Samples], bool], what: str) -> None:
-        """Return once the metrics are so."""
-
         async def holds() -> bool:
             return condition(await self.metrics())
 
@@ -444,10 +442,12 @@ class Gateways:
 
 
 @asynccontextmanager
-async def app_before(upstream: int, changed: Json) -> AsyncIterator[Gateway]:
-    """The App on the running loop, in front of the upstream on that port."""
+async def app_before(
+    upstream: int, changed: Json, then: Callable[[gateway_config.Config], gateway_config.Config] = lambda read: read
+) -> AsyncIterator[Gateway]:
+    """The App on the running loop, in front of the upstream on that port. `then` changes what was read."""
     with ports() as (listen, admin):
-        app = App(gateway_config.parse(json.dumps(settings(listen, admin, upstream, changed)), "test.yaml"))
+        app = App(then(gateway_config.parse(json.dumps(settings(listen, admin, upstream, changed)), "test.yaml")))
         await app.start()
         try:
             yield Gateway(listen, admin, app=app)

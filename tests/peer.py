@@ -96,7 +96,6 @@ class Peer:
     # ---- receiving ----
 
     def _receive(self) -> None:
-        """Take in all that is there."""
         try:
             while not self.closed and (data := self.sock.recv(RECEIVE_BYTES)):
                 self.incoming.feed(data)

@@ -42,14 +42,12 @@ class Store:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def close(self) -> None:
-        """End it, and free its port."""
         self.kill()
         self._held.close()
 

@@ -112,7 +112,6 @@ def without_ages(text: str) -> str:
 
 
 def text_of(facts: Json) -> list[str]:
-    """The lines for what is known."""
     known = facts if "change" in facts or facts["filters"] else {k: v for k, v in facts.items() if k != "filters"}
     said = [(head, words(known[name])) for name, (head, words) in LINES.items() if name in known]
     return [f"  {head:<11} {words}" for head, words in said if words]

@@ -45,7 +45,6 @@ class Scene:
     # ---- what holds for every row ----
 
     def common(self) -> list[str]:
-        """The faults that no row allows."""
         found = [fault for victim in self._victims for fault in victim.wrongs_above(self.arrived)]
         if any(victim.secret in self.received for victim in self._victims):
             found.append("the hostile client got a victim's bytes")
@@ -107,7 +106,6 @@ def _against(outcome: Outcome, scene: Scene) -> list[str]:
 
 
 def _reached(outcome: Outcome, scene: Scene) -> list[str]:
-    """The faults in what the upstream got."""
     found: list[str] = []
     if len(scene.attacks) != len(outcome.seen):
         got = [message.start for message in scene.attacks]
@@ -130,7 +128,6 @@ def _followed(scene: Scene, is_hostile: Callable[[Message], bool]) -> list[str]:
 
 
 def _seen(seen: Seen, got: Message) -> list[str]:
-    """What is wrong with one request at the upstream."""
     found = []
     if got.start != seen.method + b" " + seen.target:
         found.append(f"{(seen.method, seen.target)} became {got.start!r}")

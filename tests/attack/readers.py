@@ -16,7 +16,6 @@ class Reading:
 
     @property
     def finals(self) -> list[Message]:
-        """The responses that are not informational."""
         return [message for message in self.messages if message.status >= 200]
 
 

@@ -189,5 +189,4 @@ def asked(method: bytes) -> Pieces:
 
 
 def gives(name: str, sent: bytes | Pieces, *may: Got, **more: object) -> Response:
-    """A row."""
     return Response(name, _pieces(sent), may, **more)  # type: ignore[arg-type]

@@ -125,7 +125,6 @@ class Stage:
     async def _end(
         self, found: list[str], hostile: Client, judge: Callable[[Scene], list[str]], behind: Victim | None = None
     ) -> list[str]:
-        """All faults of a row, which is over."""
         scene = Scene(self._upstream, self._authority, hostile, self._victims, behind)
         found += scene.common() + judge(scene)
         self._leave()

@@ -23,8 +23,6 @@ _LEAVE_S: Final = 2.0
 
 
 class Link(Peer):
-    """One connection of the gateway's."""
-
     def __init__(self, sock: socket.socket, upstream: "Upstream") -> None:
         super().__init__(sock)
         self._upstream = upstream

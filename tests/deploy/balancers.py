@@ -57,7 +57,6 @@ KINDS: Final = {
 
 
 def ports_in(text: str) -> set[int]:
-    """The ports that a recipe names."""
     return {int(port) for _, port in _PORTS.findall(text)}
 
 

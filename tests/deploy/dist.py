@@ -35,7 +35,6 @@ def check_contents(wheel: Path, source: Path) -> None:
 
 
 def check_installed(file: Path) -> None:
-    """It runs in a fresh environment."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         bin = Path(folder) / "bin"

@@ -31,7 +31,6 @@ class Prometheus:
         self._origin = origin
 
     async def is_ready(self) -> bool:
-        """Whether it answers queries."""
         try:
             async with self._http.get(f"{self._origin}/-/ready") as response:
                 return response.status == 200

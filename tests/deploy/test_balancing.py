@@ -90,8 +90,6 @@ def field(session: str | None) -> list[bytes]:
 
 
 class Stage:
-    """What a test does with the fleet."""
-
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.rigs = [Rig(replica.place) for replica in fleet.replicas]
@@ -173,7 +171,6 @@ class Stage:
         await eventually(back, f"{balancer} has its sessions where they were")
 
     async def close(self) -> None:
-        """End all connections."""
         for one in self._clients:
             await one.close()
         for rig in self.rigs:

@@ -66,7 +66,6 @@ class Upstream:
         self._runner: web.ServerRunner | None = None
 
     async def up(self) -> None:
-        """Listen."""
         self._runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
@@ -77,7 +76,6 @@ class Upstream:
             await self._runner.cleanup()
 
     async def close(self) -> None:
-        """End for good."""
         await self.down()
         self._socket.close()
 
@@ -176,7 +174,6 @@ class Stage:
                 await upstream.up()
 
     async def break_down(self, upstreams: dict[str, Upstream]) -> None:
-        """Begin all faults."""
         self.faulty, upstreams["slow"].delay_s = True, SLOW_S
         upstreams["sick"].status, upstreams["locked"].status = 500, 401
         upstreams["tools"].tasks_fail = True
@@ -189,7 +186,6 @@ class Stage:
         self.store.kill()
 
     async def recover(self, upstreams: dict[str, Upstream]) -> None:
-        """End all faults."""
         self.spare.signal(signal.SIGCONT)
         self.store.start()
         for pair in self.pairs:

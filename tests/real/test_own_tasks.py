@@ -120,7 +120,6 @@ def url_of(process: Process) -> str:
 
 
 async def each(ones: list[Any], do: Callable[[Any], Any]) -> None:
-    """Do it for each, some at a time."""
     rest = iter(ones)
 
     async def worker() -> None:

@@ -144,46 +144,6 @@ async def test_a_task_whose_end_the_client_knows_has_ended_in_the_next_answer(
         assert await client.tasks({"status": ["working"]}) == []
 
 
-# Results and elicitation
-
-
-async def test_an_elicitation_reaches_the_client_while_the_task_waits_for_its_answer(
-    python_sdk_stream: Place, http: httpx.AsyncClient
-) -> None:
-    """For event streams alone: the JSON mode of the SDK's server has nothing on which it could ask."""
-    asked: list[str] = []
-    may_answer = asyncio.Event()
-
-    async def answer(
-        context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
-    ) -> types.ElicitResult:
-        asked.append(params.message)
-        await may_answer.wait()
-        return types.ElicitResult(action="accept", content={"answer": "yes"})
-
-    async with connected(python_sdk_stream.gateway, elicitation=answer) as client:
-        task_id = await client.work("asked", "the task")
-        other = await client.work("released", "other")
-        await client.settled(task_id, "input_required")
-        assert ids_of(await client.tasks({"status": ["input_required"]})) == [task_id]
-
-        result = asyncio.create_task(client.text_of(task_id))
-
-        async def arrived() -> bool | None:
-            return bool(asked) or None
-
-        await eventually("the elicitation", arrived)
-        assert asked == ["Say something, the task"]
-        # Until its callback returns the SDK's client reads nothing else: another connection asks meanwhile.
-        wire = client.wire(python_sdk_stream.gateway, http)
-        assert ids_of(await wire.tasks({"status": ["input_required"]})) == [task_id]
-
-        may_answer.set()
-        assert await result == "the task: accept {'answer': 'yes'}"
-        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
-        assert ids_of(await client.tasks({"status": ["working", "input_required"]})) == [other]
-
-
 # A session, a server that ends
 
 
@@ -293,19 +253,6 @@ async def test_a_list_that_must_be_fetched_later_is_crawled(runner: Runner) -> N
         async with connected(polling.gateway) as client:
             made = [await client.work("released", f"task {n}") for n in range(3)]
             assert ids_of(await client.tasks({"orderBy": "createdAt", "order": "asc"})) == made
-
-
-async def test_what_the_server_says_while_it_is_crawled_comes_before_the_answer(
-    chatty: Place, http: httpx.AsyncClient
-) -> None:
-    wire, _ = await Wire(chatty.gateway, http).initialize()
-    task_id = await wire.work("released", "task")
-    reply = await wire.post("tasks/list", {"status": ["working"]}, "its id")
-    assert reply.headers["content-type"].startswith("text/event-stream")
-    logged, answer = reply.messages
-    assert (logged["method"], logged["params"]["data"]) == ("notifications/message", "listing")
-    assert answer["id"] == "its id"
-    assert ids_of(answer["result"]["tasks"]) == [task_id]
 
 
 async def test_the_client_answers_what_the_server_asks_while_it_is_crawled(chatty: Place) -> None:

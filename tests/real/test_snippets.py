@@ -67,13 +67,11 @@ class Example:
 
     @property
     def program(self) -> str:
-        """The whole of it."""
         if self.language == "bash" or "import " in self.text:
             return self.text
         return FRAMES[self.language].format(lines=self.text.strip(), url=URL)
 
     def command(self, url: str) -> list[str]:
-        """What runs it, against this address."""
         assert URL in self.program
         program = self.program.replace(URL, url)
         if self.language == "bash":

@@ -31,7 +31,6 @@ METHODS = {"fastmcp_tasks": ["tools/call", "prompts/get", "resources/read"]}
 
 
 def server(name: str) -> list[str]:
-    """The command that starts it."""
     if name == "everything":
         return [node(), str(NODE / EVERYTHING), "stdio"]
     return [sys.executable, "-m", f"tests.real.servers.{name}", "--stdio"]

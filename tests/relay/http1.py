@@ -75,7 +75,6 @@ class Reader:
         self._whole_at = 0  # how much data there must be before the request under way can be whole
 
     def feed(self, data: bytes) -> None:
-        """Take in what was sent."""
         self.data += data
 
     @property

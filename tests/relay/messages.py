@@ -1,13 +1,14 @@
 """The messages of JSON-RPC that clients and servers send in these tests, written short."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, dumps, event, post, request, response, stream
 
 __all__ = [
     "LAST_CHUNK", "TASKS_CAPABILITY", "Json", "answer", "call", "chunk", "chunked", "dumps", "event", "fault",
-    "filtered", "initialized", "notification", "page", "post", "request", "response", "result", "stream", "task",
+    "filtered", "in_pages", "initialized", "notification", "page", "post", "request", "response", "result", "stream",
+    "task",
 ]  # fmt: skip  # fmt: skip
 
 Json: TypeAlias = dict[str, Any]
@@ -41,6 +42,12 @@ def task(task_id: str, status: str = "working", created: str = "2026-01-01T00:00
 
 def page(tasks: Iterable[Json], cursor: str | None = None) -> Json:
     return {"tasks": list(tasks), **({"nextCursor": cursor} if cursor is not None else {})}
+
+
+def in_pages(tasks: list[Json], size: int = 1, named: Callable[[int], str] = str) -> dict[str | None, Json]:
+    """Pages of so many tasks each, by their cursors: places in the list, as they are `named`."""
+    cursors = [None, *map(named, range(size, len(tasks), size)), None]
+    return {cursor: page(tasks[n * size : (n + 1) * size], cursors[n + 1]) for n, cursor in enumerate(cursors[:-1])}
 
 
 def initialized(**capabilities: Any) -> Json:

@@ -41,8 +41,6 @@ class Place:
 
 
 class Rig:
-    """What a test needs."""
-
     def __init__(self, place: Place) -> None:
         self.place = place
         self.upstream = Upstream(place.listening)

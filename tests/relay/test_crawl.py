@@ -15,7 +15,7 @@ from tests.launch import Gateways, eventually
 from tests.own_ids import is_own
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, dumps, fault, filtered, notification, page, result, task
+from tests.relay.messages import Json, call, dumps, fault, filtered, in_pages, notification, page, result, task
 from tests.relay.rig import (
     FOREVER_S,
     Rig,
@@ -52,12 +52,6 @@ async def crawling(rig: Rig, query: Json, *fields: bytes) -> tuple[Client, Peer,
     return one, peer, body(rig.upstream.requests[-1])["id"]
 
 
-def one_a_page(tasks: list[Json]) -> dict[str | None, Json]:
-    return {
-        str(n) if n else None: page([one], str(n + 1) if one is not tasks[-1] else None) for n, one in enumerate(tasks)
-    }
-
-
 class Flood:
     """Large messages on a crawler's stream, until it is `enough`, and then the response."""
 
@@ -66,7 +60,6 @@ class Flood:
         self.enough = asyncio.Event()
 
     async def pour(self, peer: Peer, said: Json) -> None:
-        """Send them on that connection."""
         await peer.send(stream())
         while not (self.enough.is_set() or peer.closed):
             note = notification("notifications/message", level="info", data=f"n-{self.sent}." + "x" * 60_000)
@@ -268,12 +261,12 @@ async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(
     """What it had read was held until its end, and counted nowhere."""
     monkeypatch.setattr("gateway.refresh.plan_execution._TAIL_BYTES_MAX", 1000)
     old = [task(f"o-{n}", "completed", f"2026-01-01T00:00:{n:02}Z") for n in range(12)]
-    pages = one_a_page(old)
+    pages = in_pages(old)
     async with rig_with(gateways, Server(pages), index={"max_age": 0}) as rig:
         session = Session(rig)
         assert ids(final(await session.ask(filtered(status=["failed"])))) == []
         large = [task(f"t-{n}", "failed", f"2026-01-01T00:01:{n:02}Z", x="x" * 300) for n in range(7)]
-        pages |= one_a_page([*old, *large])
+        pages |= in_pages([*old, *large])
         before = len(rig.asked("tasks/list"))
         assert len(ids(final(await session.ask(filtered(status=["failed"]))))) == len(large)
         cursors = [asked["params"].get("cursor") for asked in rig.asked("tasks/list")[before:]]

@@ -1,7 +1,6 @@
 """Each failure gets its clear error, and breaks nothing else (DESIGN 5.4, 5.8, 6); so does a fault of the gateway."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -9,11 +8,9 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from gateway import config as gateway_config
-from gateway.app import App
 from gateway.config import Config, GuardLimits
 from gateway.transport.body_stream import Body
-from tests.launch import Gateway, Gateways, changes, held_port, listening, port_of, ports, settings
+from tests.launch import Gateways, app_before, changes, held_port, listening, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, notification, page, result, task
@@ -223,14 +220,9 @@ def fails(good: Config) -> Config:
 
 @asynccontextmanager
 async def faulty(changed: Callable[[Config], Config] = fails) -> AsyncIterator[Rig]:
-    with listening() as sock, ports() as (listen, admin):
-        app = App(changed(gateway_config.parse(json.dumps(settings(listen, admin, port_of(sock))), "test.yaml")))
-        await app.start()
-        try:
-            async with rig_at(Place(Gateway(listen, admin, app=app), sock)) as rig:
-                yield rig
-        finally:
-            await app.stop()
+    with listening() as sock:
+        async with app_before(port_of(sock), {}, changed) as gateway, rig_at(Place(gateway, sock)) as rig:
+            yield rig
 
 
 def check_error(message: Any) -> None:

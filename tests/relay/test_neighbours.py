@@ -18,7 +18,7 @@ from tests.bench.proc import rss_bytes
 from tests.launch import Gateways, eventually, logged
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import call, filtered, page, result
+from tests.relay.messages import call, filtered, in_pages, page, result
 from tests.relay.messages import task as a_task
 from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, meant, own, rig_with, says
 from tests.relay.wire import answer, chunk, post, request, response, stream
@@ -134,9 +134,8 @@ async def test_events_that_never_end_are_held_up_to_the_limit(gateways: Gateways
 async def test_a_large_list_gets_503_beyond_the_limit_and_a_small_one_its_answer(gateways: Gateways) -> None:
     """Room is reserved first: what is refused was built, at three times its size."""
     tasks = [a_task(f"t-{n}", statusMessage="x" * 100_000) for n in range(30)] + [a_task("small", "failed")]
-    cursors = [None, *map(str, range(5, 35, 5)), None]
-    pages = {cursor: page(tasks[5 * n : 5 * n + 5], cursors[n + 1]) for n, cursor in enumerate(cursors[:-1])}
-    server, large = Server(pages), list[bytes]()  # what the upstream makes: none of that is the gateway's memory
+    server = Server(in_pages(tasks, 5))
+    large = list[bytes]()  # what the upstream makes: none of that is the gateway's memory
 
     async def script(asked: Message, peer: Peer) -> bytes | None:
         if asked.method == b"POST":

@@ -11,7 +11,7 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, dumps, fault, filtered, page, result, task
+from tests.relay.messages import Json, call, dumps, fault, filtered, in_pages, page, result, task
 from tests.relay.rig import Server, Session, body, final, ids, meant, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, response, stream
 
@@ -31,10 +31,8 @@ def tasks(count: int) -> list[Json]:
 
 
 def pages_of(said: list[Json], empty_at: int | None = None) -> dict[str | None, Json]:
-    """Pages of three; their cursors are places, one of which is written as nothing."""
-    cursors = [None, *("" if at == empty_at else str(at) for at in range(3, len(said), 3)), None]
-    shown = (page(said[3 * n : 3 * n + 3], following) for n, following in enumerate(cursors[1:]))
-    return dict(zip(cursors[:-1], shown, strict=True))
+    """Pages of three; one cursor is written as nothing."""
+    return in_pages(said, 3, lambda at: "" if at == empty_at else str(at))
 
 
 class Odds(Server):

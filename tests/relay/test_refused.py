@@ -17,7 +17,19 @@ from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, dumps, fault, filtered, initialized, notification, page, result, task
+from tests.relay.messages import (
+    Json,
+    call,
+    dumps,
+    fault,
+    filtered,
+    in_pages,
+    initialized,
+    notification,
+    page,
+    result,
+    task,
+)
 from tests.relay.rig import Rig, Script, Server, Session, body, final, gives, ids, meant, replies, rig_with, says
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response
 
@@ -29,7 +41,6 @@ CORS = b"Access-Control-Allow-Origin: http://localhost:6274"
 
 
 def kept(rig: Rig) -> dict[str, Any]:
-    """What the gateway keeps of its callers."""
     app = rig.app
     sessions = app._sessions
     told = [pool.context.cors for pool in app._pools.of.values()]
@@ -268,11 +279,7 @@ TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(6)]
 ALL = [f"t-{n}" for n in reversed(range(6))]
 
 
-SERVER = Server(
-    {None if n == 0 else f"t-{n - 1}": page([TASKS[n]], f"t-{n}" if n < 5 else None) for n in range(6)},
-    {"ping": {}},
-    lambda task_id: TASKS[int(task_id[2:])],
-)
+SERVER = Server(in_pages(TASKS), {"ping": {}}, lambda task_id: TASKS[int(task_id[2:])])
 A_DATE = [f"{name}: {formatdate(at, usegmt=True)}" for name, at in (("Date", LONG_AGO), ("Retry-After", LONG_AGO + 1))]
 
 

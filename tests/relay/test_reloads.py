@@ -14,7 +14,7 @@ import pytest
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, settings
 from tests.peer import Client
 from tests.relay.http1 import Message
-from tests.relay.messages import call, filtered, notification, page, result, task
+from tests.relay.messages import call, filtered, in_pages, notification, page, result, task
 from tests.relay.rig import Place, Rig, Server, body, final, ids, meant, own, rig_at, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 from tests.upstream import Upstream
@@ -187,9 +187,7 @@ async def test_a_stop_closes_a_connection_that_is_in_use_until_after_it(
 
 async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways) -> None:
     """A million tasks freed at once would hold the loop. Here are 20,000, of some six memory blocks each."""
-    cursors: list[str | None] = [None, *map(str, range(4000, 20_000, 4000)), None]
-    parts = [[task(f"t-{number}") for number in range(at, at + 4000)] for at in range(0, 20_000, 4000)]
-    pages = {cursors[n]: page(part, cursors[n + 1]) for n, part in enumerate(parts)}
+    pages = in_pages([task(f"t-{number}") for number in range(20_000)], 4000)
     async with rig_with(gateways, Server(pages), log=LOG) as rig:
         assert final(await rig.ask(rig.post(filtered())))["result"]["_meta"]["taskgate/total"] == 20_000
         before = sys.getallocatedblocks()

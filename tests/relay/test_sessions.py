@@ -11,7 +11,7 @@ from tests.launch import Gateways, eventually, logged
 from tests.own_ids import OWN
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, dumps, filtered, initialized, notification, page, result, task
+from tests.relay.messages import Json, call, dumps, filtered, in_pages, initialized, notification, page, result, task
 from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, own, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, response, stream
 
@@ -108,10 +108,7 @@ async def test_asking_for_unknown_tasks_leaves_nothing(gateways: Gateways) -> No
 # ---- sessions that are larger than an index may be ----
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(9)]
-PAGES: dict[str | None, Json] = {
-    None: page(TASKS[:2], "1"),
-    **{str(n): page(TASKS[2 * n : 2 * n + 2], str(n + 1) if n < 4 else None) for n in range(1, 5)},
-}
+PAGES = in_pages(TASKS, 2)
 TOO_LARGE = -32017
 WHAT: dict[str, Json] = {"index.tasks_max": {"tasks_max": 5}, "index.memory_bytes_max": {"memory_bytes_max": "1MiB"}}
 
@@ -155,7 +152,7 @@ async def test_a_filtered_list_is_refused_and_the_key_is_named(gateways: Gateway
         assert len(rig.asked("tasks/list")) == asked, "that it is too large is remembered"
         unfiltered = final(await session.ask(call("tasks/list", 8)))["result"]
         assert [t["taskId"] for t in unfiltered["tasks"]] == ["t-0", "t-1"]
-        assert unfiltered["nextCursor"] == "1"
+        assert unfiltered["nextCursor"] == "2"
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known to be too large", "not yet known"])

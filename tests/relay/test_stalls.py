@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.launch import Gateways
-from tests.relay.messages import call, filtered, page, task
+from tests.relay.messages import call, filtered, in_pages, task
 from tests.relay.rig import Rig, Server, failed, meant, rig_with
 from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
 
@@ -17,7 +18,14 @@ JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
 
 
-IMPATIENT = {"stall_timeout": "1s"}  # with peers that stop in the middle
+IMPATIENT = {"stall_timeout": "1s"}
+
+
+@pytest.fixture
+async def impatient(gateways: Gateways) -> AsyncIterator[Rig]:
+    """With peers that stop in the middle."""
+    async with rig_with(gateways, limits=IMPATIENT) as rig:
+        yield rig
 
 
 async def nobody_is_connected(rig: Rig) -> None:
@@ -30,68 +38,62 @@ async def nobody_is_connected(rig: Rig) -> None:
 HALVES = [(b"Content-Length: 100", b"0123456789"), (b"Transfer-Encoding: chunked", chunk(b"0123456789"))]
 
 
-async def test_half_a_body_does_not_hold_its_connection_for_ever(gateways: Gateways) -> None:
+async def test_half_a_body_does_not_hold_its_connection_for_ever(impatient: Rig) -> None:
     """A body's arrival once had no deadline. Messages and text, by length and in chunks, wait at once."""
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        for one in [
-            await rig.client(request(b"POST", fields=[kind, how]), half)
-            for kind in (JSON, TEXT)
-            for how, half in HALVES
-        ]:
-            assert (await one.response()).status == 408
-            assert await one.ends() == "fin"
-        await nobody_is_connected(rig)
-        for peer in rig.upstream.connections:
-            await peer.ends()
+    for one in [
+        await impatient.client(request(b"POST", fields=[kind, how]), half)
+        for kind in (JSON, TEXT)
+        for how, half in HALVES
+    ]:
+        assert (await one.response()).status == 408
+        assert await one.ends() == "fin"
+    await nobody_is_connected(impatient)
+    for peer in impatient.upstream.connections:
+        await peer.ends()
 
 
 # ---- an upstream that takes nothing ----
 
 
-async def test_an_upload_that_the_upstream_stops_reading_is_504(gateways: Gateways) -> None:
+async def test_an_upload_that_the_upstream_stops_reading_is_504(impatient: Rig) -> None:
     """The wait for the upstream to read more once had no end."""
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        one = await rig.client()
-        pieces = [b"x" * (1 << 20)] * 64
-        head = request(b"PUT", fields=[TEXT, b"Content-Length: %d" % (64 << 20)])
-        sending = asyncio.create_task(one.send(head, *pieces))
-        peer = await rig.upstream.head()
-        peer.pause()
-        assert (await one.response()).status == 504
-        sending.cancel()
-        one.reset()
-        await nobody_is_connected(rig)
+    one = await impatient.client()
+    pieces = [b"x" * (1 << 20)] * 64
+    head = request(b"PUT", fields=[TEXT, b"Content-Length: %d" % (64 << 20)])
+    sending = asyncio.create_task(one.send(head, *pieces))
+    peer = await impatient.upstream.head()
+    peer.pause()
+    assert (await one.response()).status == 504
+    sending.cancel()
+    one.reset()
+    await nobody_is_connected(impatient)
 
 
 # ---- a client that takes nothing ----
 
 
 @pytest.mark.parametrize("last", [b"", b"Connection: close"], ids=["keep-alive", "close"])
-async def test_a_client_that_never_reads_its_finished_answer_is_cut(gateways: Gateways, last: bytes) -> None:
+async def test_a_client_that_never_reads_its_finished_answer_is_cut(impatient: Rig, last: bytes) -> None:
     """Its connection once waited for ever for the answer to go out, whether closing or not."""
-    cursors = [None, *"abcde", None]
-    big = [page([task(f"t-{at}", statusMessage="x" * (3 << 20))], cursors[at + 1]) for at in range(6)]
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        rig.serve(Server(dict(zip(cursors, big, strict=False))))
-        one = await rig.client()
-        one.pause()
-        await one.send(rig.post(filtered(), *[last] * bool(last)))
-        await rig.gateway.until(
-            lambda now: any(name == "taskgate_requests_total" for name, _ in now), "the answer is counted"
-        )
-        await nobody_is_connected(rig)
+    impatient.serve(Server(in_pages([task(f"t-{at}", statusMessage="x" * (3 << 20)) for at in range(6)])))
+    one = await impatient.client()
+    one.pause()
+    await one.send(impatient.post(filtered(), *[last] * bool(last)))
+    await impatient.gateway.until(
+        lambda now: any(name == "taskgate_requests_total" for name, _ in now), "the answer is counted"
+    )
+    await nobody_is_connected(impatient)
 
 
-async def test_a_client_that_stops_reading_in_the_middle_is_cut(gateways: Gateways) -> None:
+async def test_a_client_that_stops_reading_in_the_middle_is_cut(impatient: Rig) -> None:
     """And so is the upstream that it kept waiting."""
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        one, peer = await rig.begin(request())
-        one.pause()
-        size = 64 << 20
-        pouring = asyncio.create_task(peer.send(response(bytes(size))))
-        await peer.ends()
-        await nobody_is_connected(rig)
-        await asyncio.gather(pouring, return_exceptions=True)
+    one, peer = await impatient.begin(request())
+    one.pause()
+    size = 64 << 20
+    pouring = asyncio.create_task(peer.send(response(bytes(size))))
+    await peer.ends()
+    await nobody_is_connected(impatient)
+    await asyncio.gather(pouring, return_exceptions=True)
 
 
 # ---- an upstream that stops in the middle of its answer ----
@@ -101,16 +103,15 @@ HEADS = {"by length": LENGTH + b"{", "in chunks": CHUNKED + chunk(b"{"), "to the
 
 
 @pytest.mark.parametrize("method", ["ping", "tasks/get", "tasks/result"])
-async def test_an_upstream_that_stops_in_the_middle_of_a_body_is_cut(gateways: Gateways, method: str) -> None:
+async def test_an_upstream_that_stops_in_the_middle_of_a_body_is_cut(impatient: Rig, method: str) -> None:
     """It held its client, and one of `requests_max` places, for ever. Bodies of all framings wait at once."""
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        waiting = [(name, *await rig.begin(rig.post(call(method, taskId="t")))) for name in HEADS]
-        for name, _, peer in waiting:
-            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + HEADS[name])
-        for name, one, peer in waiting:
-            assert not (await one.response()).whole, name
-            await peer.ends()
-        await nobody_is_connected(rig)
+    waiting = [(name, *await impatient.begin(impatient.post(call(method, taskId="t")))) for name in HEADS]
+    for name, _, peer in waiting:
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + HEADS[name])
+    for name, one, peer in waiting:
+        assert not (await one.response()).whole, name
+        await peer.ends()
+    await nobody_is_connected(impatient)
 
 
 PART = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + LENGTH + b'{"jsonrpc"'
@@ -132,24 +133,23 @@ async def test_what_the_gateway_holds_of_an_answer_that_stops_is_504(gateways: G
         await peer.ends()
 
 
-async def test_a_client_that_does_not_read_makes_no_upstream_look_stalled(gateways: Gateways) -> None:
+async def test_a_client_that_does_not_read_makes_no_upstream_look_stalled(impatient: Rig) -> None:
     """The client takes a little now and then, so it keeps its own connection; the upstream cannot send meanwhile."""
     size = 16 << 20
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        one = await rig.client(rig.post(call("ping")))
-        one.pause()
-        peer = await rig.upstream.request()
-        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
-        sending = asyncio.create_task(peer.send(b"x" * size))
-        for _ in range(10):  # longer than two stalls
-            await asyncio.sleep(0.25)
-            one.resume()
-            await asyncio.sleep(0.01)
-            one.pause()
+    one = await impatient.client(impatient.post(call("ping")))
+    one.pause()
+    peer = await impatient.upstream.request()
+    await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+    sending = asyncio.create_task(peer.send(b"x" * size))
+    for _ in range(10):  # longer than two stalls
+        await asyncio.sleep(0.25)
         one.resume()
-        got = await one.response()
-        await sending
-        assert (got.whole, len(got.body)) == (True, size)
+        await asyncio.sleep(0.01)
+        one.pause()
+    one.resume()
+    got = await one.response()
+    await sending
+    assert (got.whole, len(got.body)) == (True, size)
 
 
 # ---- who has vanished ----
@@ -207,51 +207,48 @@ async def test_what_came_before_the_upstreams_end_reaches_a_slow_client(rig: Rig
 
 @pytest.mark.parametrize(("version", "is_told"), [(b"HTTP/1.0", False), (b"HTTP/1.1", False), (b"HTTP/1.1", True)])
 async def test_a_client_may_wait_long_to_be_told_to_go_on_but_not_behind_its_answer(
-    gateways: Gateways, version: bytes, is_told: bool
+    impatient: Rig, version: bytes, is_told: bool
 ) -> None:
     """HTTP/1.0 is told nothing (RFC 9110, 10.1.1); HTTP/1.1 may have its answer already, and never send its body."""
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        fields = [TEXT, b"Content-Length: 2", b"Expect: 100-continue"]
-        one = await rig.client(request(b"PUT", fields=fields, version=version))
-        peer = await rig.upstream.head()
-        if is_told:
-            await asyncio.sleep(2.5 * STALL_S)
-            await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-            await one.hears(b"100 Continue")
-            await one.send(b"ok")
-            await rig.upstream.request()
-        await peer.send(response())
-        assert (await one.response()).status == 200
-        assert is_told or await one.ends() == "fin"
+    fields = [TEXT, b"Content-Length: 2", b"Expect: 100-continue"]
+    one = await impatient.client(request(b"PUT", fields=fields, version=version))
+    peer = await impatient.upstream.head()
+    if is_told:
+        await asyncio.sleep(2.5 * STALL_S)
+        await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await one.hears(b"100 Continue")
+        await one.send(b"ok")
+        await impatient.upstream.request()
+    await peer.send(response())
+    assert (await one.response()).status == 200
+    assert is_told or await one.ends() == "fin"
 
 
-async def test_a_client_that_is_being_answered_may_pause_its_upload(gateways: Gateways) -> None:
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 4"]), b"ab")
-        peer = await rig.upstream.head()
-        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for _ in range(6):
-            await asyncio.sleep(STALL_S / 2)
-            await peer.send(chunk(b"still here"))
-        await one.send(b"cd")
-        await rig.upstream.request()
-        await peer.send(LAST_CHUNK)
-        assert (await one.response()).body == b"still here" * 6
+async def test_a_client_that_is_being_answered_may_pause_its_upload(impatient: Rig) -> None:
+    one = await impatient.client(request(b"PUT", fields=[TEXT, b"Content-Length: 4"]), b"ab")
+    peer = await impatient.upstream.head()
+    await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(6):
+        await asyncio.sleep(STALL_S / 2)
+        await peer.send(chunk(b"still here"))
+    await one.send(b"cd")
+    await impatient.upstream.request()
+    await peer.send(LAST_CHUNK)
+    assert (await one.response()).body == b"still here" * 6
 
 
-async def test_the_reader_of_a_stream_may_pause(gateways: Gateways) -> None:
+async def test_the_reader_of_a_stream_may_pause(impatient: Rig) -> None:
     """DESIGN 3.4: no time limit on a stream that is open."""
-    async with rig_with(gateways, limits=IMPATIENT) as rig:
-        one, peer = await rig.begin(request())
-        await peer.send(stream())
-        one.pause()
-        events = [event(b"%d" % number + b"x" * 50_000) for number in range(200)]
-        sending = asyncio.create_task(peer.send(*map(chunk, events)))
-        await asyncio.sleep(2.2 * STALL_S)
-        one.resume()
-        await sending
-        await peer.send(LAST_CHUNK)
-        assert (await one.response()).body == b"".join(events)
+    one, peer = await impatient.begin(request())
+    await peer.send(stream())
+    one.pause()
+    events = [event(b"%d" % number + b"x" * 50_000) for number in range(200)]
+    sending = asyncio.create_task(peer.send(*map(chunk, events)))
+    await asyncio.sleep(2.2 * STALL_S)
+    one.resume()
+    await sending
+    await peer.send(LAST_CHUNK)
+    assert (await one.response()).body == b"".join(events)
 
 
 async def test_an_early_answer_does_not_end_the_upload(rig: Rig) -> None:

@@ -130,13 +130,11 @@ class Bench:
                 await self.settle(turns)
 
     async def do(self, *deeds: Deed | None) -> None:
-        """The handler does these."""
         for deed in deeds:
             self.deeds.put_nowait(deed)
             await self.settle()
 
     async def happen(self, event: str, chance: random.Random) -> None:
-        """An event of the table."""
         match event:
             case "a part of a head comes":
                 piece, self.head_rest = (self.head_rest or GET)[:9], (self.head_rest or GET)[9:]

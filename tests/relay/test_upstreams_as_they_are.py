@@ -54,8 +54,6 @@ class Seen:
 
 
 class Noting(Cheap):
-    """One connection to it."""
-
     def __init__(self, seen: Seen) -> None:
         super().__init__(seen.answer)
         self._seen = seen
@@ -93,8 +91,6 @@ async def tls_upstream(
 
 
 async def asked(gateway: Gateway, host: str = "127.0.0.1") -> tuple[int, bytes]:
-    """The status and the body of one GET."""
-
     def ask() -> tuple[int, bytes]:
         with closing(http.client.HTTPConnection(host, gateway.port, timeout=30)) as connection:
             connection.request("GET", "/mcp", headers={"Host": "localhost"})

@@ -30,8 +30,6 @@ _PAUSES: Final = 0.25  # before a piece of a response
 
 
 class Line(Peer):
-    """One connection."""
-
     def __init__(self, sock: socket.socket, upstream: "Upstream") -> None:
         super().__init__(sock)
         self._upstream = upstream
