@@ -10,12 +10,12 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from tests.peer import Client, NotInTime, Peer
-from tests.relay.http1 import End, Fields, Message
+from tests.relay.http1 import Fields, Message
 from tests.upstream import Upstream
 
 LAG_MAX_S: Final = 0.8  # how much later than directly a piece may arrive through the gateway on a busy machine
@@ -70,10 +70,10 @@ class Run:
         match kind, given:
             case "client", pieces:
                 await self.client.send(*pieces)
-            case "arrives", [number]:
-                self.speaking = await self.upstream.request(number)
-            case "begins", [number]:
-                self.speaking = await self.upstream.head(number)
+            case "arrives", numbers:
+                self.speaking = await self.upstream.request(*numbers)
+            case "begins", numbers:
+                self.speaking = await self.upstream.head(*numbers)
             case "upstream hears", [data]:
                 asked = self.upstream
                 await asked.until(lambda: any(data in r.body for r in asked.requests), f"{data!r} at the upstream")
@@ -108,38 +108,17 @@ class Case:
     stays_open: bool = False
 
 
-def client(*pieces: bytes) -> Step:
-    return "client", *pieces
+def _step(kind: str) -> Callable[..., Step]:
+    return lambda *given: (kind, *given)
 
 
-def arrives(number: int = 1) -> Step:
-    """The request of that number arrives whole; its connection is where the upstream speaks from now on."""
-    return "arrives", number
-
-
-def begins(number: int = 1) -> Step:
-    """The head of that request arrives; its connection is where the upstream speaks from now on."""
-    return "begins", number
-
-
-def upstream_hears(data: bytes) -> Step:
-    """These bytes of the body arrive at the upstream, before the rest is sent."""
-    return "upstream hears", data
-
-
-def upstream(*pieces: bytes) -> Step:
-    """The upstream sends these pieces, each after the one before it has reached the client."""
-    return "upstream", *pieces
-
-
-def upstream_ends(how: End) -> Step:
-    """The upstream closes the connection that it speaks on, in order or by a reset."""
-    return "upstream ends", how
-
-
-def client_leaves(how: End) -> Step:
-    """The client closes its connection, and the upstream sees the end of its own."""
-    return "client leaves", how
+client = _step("client")  # the client sends these pieces
+arrives = _step("arrives")  # the request of that number, or the first, is there whole: the upstream speaks there now
+begins = _step("begins")  # the same of its head
+upstream_hears = _step("upstream hears")  # these bytes of the body arrive at the upstream, before the rest is sent
+upstream = _step("upstream")  # the upstream sends these pieces, each after the one before it has reached the client
+upstream_ends = _step("upstream ends")  # the upstream closes that connection, in order ("fin") or by a reset ("rst")
+client_leaves = _step("client leaves")  # the client closes its connection so, and the upstream sees the end of its own
 
 
 def exchange(request: bytes | Sequence[bytes], response: bytes | Sequence[bytes], number: int = 1) -> list[Step]:

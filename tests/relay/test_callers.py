@@ -213,9 +213,19 @@ def refused(message: Message, field: str) -> None:
 
 
 @pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof[-1].decode()[:20])
-async def test_nothing_is_asked_for_a_caller_who_proves_each_request(gateways: Gateways, proof: list[bytes]) -> None:
-    async with rig_with(gateways, log={"level": "info"}, index={"max_age": "1h", "full_crawl_interval": "1h"}) as rig:
-        rig.serve(ONE_PAGE)
+async def test_nothing_is_asked_for_a_caller_who_proves_each_request_and_all_else_of_his_passes(
+    gateways: Gateways, proof: list[bytes]
+) -> None:
+    """And nothing is noted of it: his tasks could be shown to nobody, and each would displace another's index."""
+    index = {"max_age": "1h", "full_crawl_interval": "1h"}
+    async with rig_with(gateways, ANSWERS, log={"level": "info"}, index=index) as rig:
+        passing = [call("tasks/list"), call("tasks/get", taskId="t-1"), call("tools/call", name="x", task={})]
+        for number, message in enumerate(passing):
+            assert "error" not in final(await rig.ask(rig.post(message, *signed(proof, number))))
+        assert [body(request) for request in rig.upstream.requests] == passing
+        for line in signed(proof, len(passing) - 1):
+            assert rig.upstream.requests[-1].value(line.partition(b":")[0]) == line.partition(b": ")[2]
+        assert (await rig.gateway.metrics())["taskgate_index_sessions", ()] == 0
         await lists(rig, [])  # another caller's index in this session
         before, asked = await rig.gateway.metrics(), len(rig.upstream.requests)
         field = proof[-1].partition(b":")[0].decode() if b"Signature" not in proof[-1] else "Signature"
@@ -234,21 +244,6 @@ async def test_nothing_is_asked_for_a_caller_who_proves_each_request(gateways: G
         assert (await logged(rig.gateway, "CannotAnswer"))["why"].startswith(field)
         await lists(rig, [])
         assert len(rig.upstream.requests) == asked, "the other caller's index was dropped"
-
-
-@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof[-1].decode()[:20])
-async def test_all_else_of_such_a_caller_passes_and_nothing_is_noted_of_it(
-    gateways: Gateways, proof: list[bytes]
-) -> None:
-    """Its tasks could be shown to nobody, and each would displace another's index."""
-    async with rig_with(gateways, ANSWERS) as rig:
-        asked = [call("tasks/list"), call("tasks/get", taskId="t-1"), call("tools/call", name="x", task={})]
-        for number, message in enumerate(asked):
-            assert "error" not in final(await rig.ask(rig.post(message, *signed(proof, number))))
-        assert [body(request) for request in rig.upstream.requests] == asked
-        for line in signed(proof, len(asked) - 1):
-            assert rig.upstream.requests[-1].value(line.partition(b":")[0]) == line.partition(b": ")[2]
-        assert (await rig.gateway.metrics())["taskgate_index_sessions", ()] == 0
 
 
 async def test_a_request_that_is_paid_tells_of_tasks_where_it_is_of_the_same_caller(gateways: Gateways) -> None:

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -118,14 +118,12 @@ def upstream(server: Ending, kind: str, folder: Path, tls: Json) -> Json:
 
 @asynccontextmanager
 async def about(gateways: Gateways, server: Ending, where: str, **changed: Any) -> AsyncIterator[Rig]:
-    with socket.socket() as nobody:
+    async with AsyncExitStack() as stack:
         if where == "process":
-            with gateways.process(server.port, **changed) as gateway:
-                async with rig_at(Place(gateway, nobody)) as rig:
-                    yield rig
+            gateway = stack.enter_context(gateways.process(server.port, **changed))
         else:
-            async with gateways.in_process(server.port, **changed) as gateway, rig_at(Place(gateway, nobody)) as rig:
-                yield rig
+            gateway = await stack.enter_async_context(gateways.in_process(server.port, **changed))
+        yield await stack.enter_async_context(rig_at(Place(gateway, stack.enter_context(socket.socket()))))
 
 
 def sized(head: bytes) -> bytes:
