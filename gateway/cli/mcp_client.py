@@ -25,6 +25,8 @@ from gateway.transport.tls_certificates import trusting, unreachable
 REVISION: Final = "2025-11-25"
 ANSWER_BYTES_MAX: Final = 64 * 2**20
 DEPTH_MAX: Final = 100  # of JSON. To compare or to write a deeper value can end in a RecursionError
+RESUMED_MAX: Final = 50  # times that one answer is fetched on, where a server closes its streams
+RETRY_S_MAX: Final = 5.0
 CLOSING_S: Final = 3.0
 _numbers: Final = count(1)  # the ids of requests: a command has one session for all clients
 _PATHS: Final = ("/mcp", "/", "/api/mcp")  # where servers often are
@@ -201,26 +203,34 @@ class Client:
 
     async def _answer(self, response: aiohttp.ClientResponse, number: int) -> jsonrpc.Message | bytes:
         """The response to request `number`; the body, if it is none."""
-        is_stream = response.content_type == "text/event-stream" and response.status == 200
-        body, parser = bytearray(), sse.Parser(ANSWER_BYTES_MAX)
-        async for piece in response.content.iter_any():
-            if not is_stream:
+        if response.content_type != "text/event-stream" or response.status != 200:
+            body = bytearray()
+            async for piece in response.content.iter_any():
                 body += piece
                 if len(body) > ANSWER_BYTES_MAX:
                     raise ValueError(f"more than {ANSWER_BYTES_MAX:,} bytes")
-                continue
-            for event in parser.feed(piece):
-                message = jsonrpc.parse(event.data or b"") if event.is_message else None
-                if message is not None and message.answers(number):
-                    return message
-        if is_stream:
-            return b"an event stream without the answer"
-        message = jsonrpc.parse(body)
-        return message if message is not None and (message.is_response or message.answers(-1)) else bytes(body)
+            message = jsonrpc.parse(body)
+            return message if message is not None and (message.is_response or message.answers(-1)) else bytes(body)
+        for _ in range(RESUMED_MAX):
+            last_id, retry_s = "", 1.0
+            parser = sse.Parser(ANSWER_BYTES_MAX)
+            async for piece in response.content.iter_any():
+                for event in parser.feed(piece):
+                    message = jsonrpc.parse(event.data or b"") if event.is_message else None
+                    if message is not None and message.answers(number):
+                        return message
+                    last_id = last_id if event.id is None else event.id.decode(errors="replace")
+                    retry_s = retry_s if event.retry_ms is None else event.retry_ms / 1000
+            response.release()
+            if not last_id:
+                return b"an event stream without the answer"
+            await asyncio.sleep(min(retry_s, RETRY_S_MAX))
+            response = await self._send("GET", last_id=last_id)
+        return b"an event stream that was closed again and again"
 
-    async def _send(self, method: str, message: object = None) -> aiohttp.ClientResponse:
+    async def _send(self, method: str, message: object = None, last_id: str = "") -> aiohttp.ClientResponse:
         """The response to any request, its body not yet read. Raises NotAnswered."""
-        own = {"Mcp-Session-Id": self.session_id, "Mcp-Protocol-Version": self.revision}
+        own = {"Last-Event-ID": last_id, "Mcp-Session-Id": self.session_id, "Mcp-Protocol-Version": self.revision}
         given = {name: value for name, value in own.items() if value}
         fields = {"Accept": "application/json, text/event-stream", **self.target.fields, **given}
         url = URL(self.target.url, encoded=True)
