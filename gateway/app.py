@@ -74,15 +74,15 @@ class App:
         self._ending = AsyncExitStack()  # what ends with the gateway, the last first
         self.metrics, self._make_log = observers(config, self._ending)
         self._store: RedisStore | None = None
-        make_own: Callable[..., OwnTasks] | None = OwnTasks if config.guards.own_tasks else None
+        make_own_tasks: Callable[..., OwnTasks] | None = OwnTasks if config.guards.own_tasks else None
         if config.store is not None:  # imported only for one
             try:
                 from gateway.store import redis_schema, shared_owners, shared_tasks
             except ImportError:
                 raise ConfigError("store: its client is not installed; install taskgate with the extra redis") from None
             self._store = redis_schema.RedisStore(config.store, self.metrics.store_failed)
-            make_own = make_own and partial(shared_owners.SharedOwn, store=self._store)
-        self._sessions = Sessions(config.index, clock, make_own)
+            make_own_tasks = make_own_tasks and partial(shared_owners.SharedOwn, store=self._store)
+        self._sessions = Sessions(config.index, clock, make_own_tasks)
         self._shared: SharedTasks | None = None
         if self._store is not None:
             self._shared = shared_tasks.SharedTasks(self._sessions, self._store)

@@ -55,7 +55,7 @@ class Proxy:
         self._metrics, self._access_log = metrics, access_log
         self._admission = Admission(config, pools, links)
         self.heads = self._admission.heads
-        own, bytes_max = sessions.own, config.limits.inspected_body_bytes_max
+        own, bytes_max = sessions.own_tasks, config.limits.inspected_body_bytes_max
         self._own = None if own is None else OwnTasksGuard(own, sessions, bytes_max)
         self._reads = guards is not None or own is not None, own is not None  # what is read of messages
         self._answerer = Answerer(sessions, config.index, metrics, asyncio.get_running_loop().time)

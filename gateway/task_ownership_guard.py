@@ -101,8 +101,8 @@ class OwnTasksInterceptor(Interceptor):
         his: list[OwnerKey],
     ) -> None:
         super().__init__(exchange, caller, message, sessions)
-        assert sessions.own is not None
-        self._own, self._owners = sessions.own, his  # the owners of the caller's tasks
+        assert sessions.own_tasks is not None
+        self._own, self._owners = sessions.own_tasks, his  # the owners of the caller's tasks
         self._request = message if message is not None and message.is_request else None
 
     def inspector(self, response: Response) -> Inspector | None:

@@ -20,7 +20,7 @@ from gateway.query.criteria import Query
 from gateway.refresh.listing_order import ListingOrder
 from gateway.refresh.planning import may_match_all_live
 from gateway.refresh.retrying_crawler import TASKS_AT_ONCE, Crawler, ListPage
-from gateway.tasks.index import Named, Stale, TaskEntry
+from gateway.tasks.index import Source, Stale, TaskEntry
 from gateway.tasks.reconciliation import ALL, Listing
 from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
@@ -81,7 +81,7 @@ class Refresh(ABC):
                 await asyncio.sleep(0)
             self._check_same()
             some = page.tasks[start : start + TASKS_AT_ONCE]
-            if self._sessions.own is not None:  # where each can be asked for, all are: most of a page may be others'
+            if self._sessions.own_tasks is not None:  # most of a page may be others': each is asked for, if it can be
                 some = [t for t in some if self._session.owns(t.id) and not self._record.asks_by_id]
             new += self._record.page_answered(some, page.told, self._sessions.now())
             if self._sessions.lives is not None:
@@ -135,8 +135,8 @@ class Refresh(ABC):
     async def _answer_about(self, task_id: str) -> jsonrpc.Message:
         """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there.
 
-        One that says that there is no such method, or no such task unless it was gone already, is asked for again
-        (DESIGN 6.12). Such a method is believed where there never was one.
+        No such method, or no such task where it is not known to be gone, must be said twice (DESIGN 6.12). That a
+        server has no `tasks/get` is believed only if it has never answered one.
         """
         known = self._session.record.index.entries.get(task_id)
         may_be_there = known is None or known.raw or known.stale
@@ -196,7 +196,7 @@ class Crawl(Refresh):
         pages = size_bytes = 0
         self._from_nothing = bool(self._record.outgrown) or not len(self._record.index)
         self._record.begin_crawl()
-        first_only = self._sessions.own is not None and self._record.asks_by_id  # it tells whether the caller is served
+        first_only = self._sessions.own_tasks is not None and self._record.asks_by_id  # is the caller still served?
         async with aclosing(self._crawler.pages(first_only)) as reading:
             async for page in reading:
                 if page.cursor is None:
@@ -246,7 +246,7 @@ class Crawl(Refresh):
                 if not record.is_unseen(index.get(entry.id), began):
                     continue  # it was told of meanwhile
                 if may_be_there:
-                    record.mark(entry.id, Stale(ALL, self._sessions.now().order, Named.TO_ALL))
+                    record.mark(entry.id, Stale(ALL, self._sessions.now().order, Source.TO_ALL))
                 else:
                     index.forget(entry.id)
                     if self._sessions.lives is not None:

@@ -67,10 +67,10 @@ def need_of(record: Record, came: Moment, max_age_s: float, full_crawl_interval_
 def plan(record: Record, query: Query, need: Need, owns: Callable[[str], bool] = lambda _: True) -> Plan:
     """What must be asked before `query` may be answered. `owns`: the caller may see the task."""
     named = None
-    if record.is_hidden(need.came.order):
+    if record.needs_access_check(need.came.order):
         return ACCESS_CHECK
     if query.task_ids is not None and record.asks_by_id:
-        named = [i for i in query.task_ids if not _is_settled(record, i, need) and owns(i)]
+        named = [i for i in query.task_ids if not _is_fresh(record, i, need) and owns(i)]
     # A crawl also tells whether an unknown task is of this session: that is worth one request.
     seeks = any(record.index.get(i) is None for i in named or ())
     of_names = _named_tasks(record, query, named, seeks)
@@ -121,7 +121,7 @@ def _changes(record: Record, query: Query, need: Need) -> Plan | None:
     )
     new = [i for i in stale if index.get(i) is None]
     looked = record.new_as_of.order  # one marked since may be on the page where new tasks appear
-    may_be_listed = any(min(index.stale[i].last, came.order) > looked for i in new)
+    may_be_listed = any(min(index.stale[i].invalidated, came.order) > looked for i in new)
     if len(new) >= _NEW_MIN and record.listing is not Listing.NEITHER and may_be_listed:
         tail, stale = True, [i for i in stale if index.get(i) is not None]
     on_pages = [i for i in stale if (task := index.get(i)) is not None and task.listed == record.crawl]
@@ -142,7 +142,7 @@ def may_match_all_live(query: Query) -> bool:
     return query.methods is None and query.task_ids is None and query.created == OPEN
 
 
-def _is_settled(record: Record, task_id: str, need: Need) -> bool:
+def _is_fresh(record: Record, task_id: str, need: Need) -> bool:
     """Whether a task's state, or its absence, is known well enough."""
     task = record.index.get(task_id)
     if record.is_due(task_id, need.came.order):

@@ -110,7 +110,7 @@ class Answerer:
         spelled_ = None if native is not None and native.is_taskgate else caller.filter
         if not passes and message.position is not None:
             return message.position
-        if spelled_ is None and self._sessions.own is None:
+        if spelled_ is None and self._sessions.own_tasks is None:
             return PASSES if passes or message.is_later else self._passes(caller, message.misspelt)
         if passes or message.is_later:
             raise errors.NoTasks(NO_LIST) if spelled_ is None else errors.NoFilter(NO_FILTER)
@@ -133,7 +133,7 @@ class Answerer:
         return Passes(tuple(misspelt))
 
     async def answer(self, reply: Reply, caller: Caller, message: ListRequest, position: Position | BadQuery) -> bool:
-        """Answer with the page at `position`, or with what is wrong. False if it passes: by what other replicas know.
+        """Answer with the page at `position`, or with what is wrong. False: other replicas know that it must pass.
 
         Raises GatewayError; a stream that has begun gets the error first.
         """
@@ -193,7 +193,7 @@ class Answerer:
 
     def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | planning.Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
-        session.find_again(came)
+        session.mark_seen(came)
         record, now = session.record, (self._clock(), time.time())
         plan = planning.plan(record, position.query, self._need(session, came), session.owns)
         if not plan.nothing:
@@ -214,7 +214,7 @@ class Answerer:
         record, asked = session.record, self._sessions.now()
         (asked_as, at), asks = record.asked_as, caller.asks_first
         is_known = asked_as == asks and asked.at - at < self._limits.max_age
-        if not asks or (is_known and not record.is_hidden(asked.order)):
+        if not asks or (is_known and not record.needs_access_check(asked.order)):
             return
         waiter.reply.owe(1)
 
@@ -233,7 +233,7 @@ class Answerer:
     async def _check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server whether it serves the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
-        while not session.record.accepted or session.record.is_hidden(came.order):
+        while not session.record.accepted or session.record.needs_access_check(came.order):
             with suppress(Forgotten, errors.TooLarge):
                 await self._carry_out(session, caller, waiter, Query(), planning.ACCESS_CHECK, came)
 
@@ -295,7 +295,7 @@ class Answerer:
         return None if crawler is None else crawler.requests
 
     def _may_pass(self, session: Session, data: bytes, message: jsonrpc.Message | None) -> bool:
-        own = self._sessions.own
+        own = self._sessions.own_tasks
         return own is None or own.may_pass(session.key.server, session.owners, data, message)
 
     def _on_message(self, session: Session, ask: InFlight) -> Callable[[bytes], Awaitable[None]]:

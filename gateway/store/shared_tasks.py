@@ -24,12 +24,12 @@ from gateway.mcp.jsonrpc import decoded
 from gateway.store.redis_schema import DOUBT, Heard, RedisStore, entry_of, entry_of_gone, slices, updates_in
 from gateway.store.shared_owners import SharedOwn
 from gateway.tasks.capability_cache import Said
-from gateway.tasks.index import METHOD_CHARS_MAX, Named, Stale, TaskEntry
+from gateway.tasks.index import METHOD_CHARS_MAX, Source, Stale, TaskEntry
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Record
 from gateway.tasks.session_indexes import Session, Sessions
 
 _server = msgspec.json.Decoder(Server)
-_FRESH = Stale(0, 0, Named.BY_ERROR)
+_FRESH = Stale(0, 0, Source.BY_ERROR)
 
 
 class _Told(NamedTuple):
@@ -45,7 +45,7 @@ def _told_of(entry: TaskEntry | None) -> _Told:
     if entry is None:
         return _Told()
     stale = entry.stale or _FRESH
-    is_named = stale.named is Named.TO_CALLER and (not entry.raw or stale.method is not None)
+    is_named = stale.source is Source.TO_CALLER and (not entry.raw or stale.method is not None)
     denied = int(entry.is_gone) if entry.stale is None else stale.denied
     method = entry.method if entry.is_unlisted else stale.method
     return _Told(entry.is_unlisted or is_named, method, denied, stale.made)
@@ -70,7 +70,7 @@ class SharedTasks:
         self._sessions, self._store = sessions, store
         self._heard = WeakKeyDictionary[Record, Heard]()
         self._hears = False  # what others have told is not told again
-        self._own = sessions.own if isinstance(sessions.own, SharedOwn) else None
+        self._own = sessions.own_tasks if isinstance(sessions.own_tasks, SharedOwn) else None
         sessions.replicas, sessions.servers.said.tell = self, self._opened
         sessions.stored.tell = lambda session: store.add(session.key, ())  # what the store has of it is kept
 

@@ -1,9 +1,9 @@
 """What is known of the tasks of one session: one entry for each, in one dict. All else is derived from the entries.
 
 In: entries. Out: pages of a `Query`, with the number of tasks that match; which tasks are stale, gone, unlisted.
-Always: what is derived changes in `set` alone. A group has exactly the tasks of one status and one method: it is two
-sorted lists, by creation and by last update; ids decide between equal instants. Tasks of unreadable instant (UNKNOWN)
-stand in front, and lie in every range.
+Always: what is derived changes in `set` and `stamp` alone. A group has exactly the tasks of one status and one method:
+it is two sorted lists, by creation and by last update; ids decide between equal instants. Tasks of unreadable instant
+(UNKNOWN) stand in front, and lie in every range.
 """
 
 import heapq
@@ -57,8 +57,8 @@ _Each = TypeVar("_Each")
 _GroupKey: TypeAlias = tuple[str, str | None]  # a status and a method
 
 
-class Named(IntEnum):
-    """Who has named a task that is stale. Each goes before those above it."""
+class Source(IntEnum):
+    """Who has said that a task is stale. Of two the higher one stays."""
 
     BY_ERROR = 0  # it may not be there: it is asked for only if the index has it
     ELSEWHERE = 1  # an answer to the caller at another time (task_ids_seen_by_caller.py): no query fails for it
@@ -69,12 +69,12 @@ class Named(IntEnum):
 class Stale(msgspec.Struct, gc=False):
     """A task must be asked for again: something else was said of it than the index says, or answers overlapped."""
 
-    first: int  # queries that came from then on wait for it
-    last: int  # an answer that was asked for later settles it
-    named: Named = Named.TO_CALLER
+    blocks_from: int  # queries that came from then on wait for it
+    invalidated: int  # when that was said last: an answer asked for later ends it
+    source: Source = Source.TO_CALLER
     method: str | None = None  # of the request that made it, or of what another replica has told
     made: int = 0  # when a result made it: the first answer asked for later may show a new task under an old id
-    denied: int = 0  # when something has denied it, since it was named
+    denied: int = 0  # when something has denied it, since then
     failed: int = 0  # own requests for it, as the index lacks it
 
 
@@ -86,7 +86,7 @@ class TaskEntry(Task, gc=False):
         LISTED    it is there, and a page has shown it in this life
         UNLISTED  it is there, and no page has since the last crawl began
         GONE      an answer said so
-        NAMED     nothing is known but that it is stale
+        MARKED    nothing is known but that it is stale
     """
 
     told: Stamp = NO_STAMP  # when the last answer was asked for and came: that it is there, or gone

@@ -15,11 +15,11 @@ import msgspec
 
 from gateway.mcp.task import NEVER, Moment, Stamp, Task, text_bytes
 from gateway.mcp.task_observations import Observation
-from gateway.tasks.index import UNLISTED, Index, Named, Stale, TaskEntry, absent
+from gateway.tasks.index import UNLISTED, Index, Source, Stale, TaskEntry, absent
 
 MARKS_MAX: Final = 10_000  # stale tasks of a session; beyond them everything is in doubt
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
-ALL: Final = 0  # as `Stale.first`: every query waits
+ALL: Final = 0  # as `Stale.blocks_from`: answers overlapped, and every query waits for one asked for since
 
 
 class Listing(Enum):
@@ -31,33 +31,33 @@ class Listing(Enum):
 
 
 class Change(Enum):
-    """What becomes of an entry. *Ask*: every query waits for the next answer. What made it stale stays then, and if the
-    answer is ignored; else it is settled.
+    """What becomes of an entry. *Ask*: every query waits for the next answer. An answer ends what made the entry stale,
+    but for *ask* and *ignore*.
     """
 
     TAKE = "take"
-    BOTH = "take, as of the later"
-    AGE = "keep, as of now"
+    MERGE = "take, as of the later"
+    RENEW = "keep, as of now"
     KEEP = "keep"
-    BEGIN = "take, unlisted"
-    DROP = "gone"
+    NEW_LIFE = "take, unlisted"
+    GONE = "gone"
     ASK = "keep, ask"
     TAKE_AND_ASK = "take, ask"
     IGNORE = "it came before what is known was asked for"
 
 
 CHANGES: Final = {
-    "the same": (Change.TAKE, Change.BOTH),
+    "the same": (Change.TAKE, Change.MERGE),
     "lives, and has changed": (Change.TAKE, Change.ASK),
     "has ended": (Change.TAKE, Change.TAKE),
     "ended so, in other words": (Change.TAKE, Change.KEEP),
-    "not ended so": (Change.AGE, Change.KEEP),
-    "another life": (Change.BEGIN, Change.ASK),
+    "not ended so": (Change.RENEW, Change.KEEP),
+    "another life": (Change.NEW_LIFE, Change.ASK),
     "there, and was not": (Change.TAKE, Change.TAKE_AND_ASK),
-    "not there, and was": (Change.DROP, Change.ASK),
-    "not there, as before": (Change.DROP, Change.DROP),
+    "not there, and was": (Change.GONE, Change.ASK),
+    "not there, as before": (Change.GONE, Change.GONE),
 }
-"""By what an own answer says beside what is known: if it is newer; if it overlaps with that (DESIGN 6.9)."""
+"""What an own answer says beside what is known: the change if it is newer, the change if it overlaps (DESIGN 6.9)."""
 
 
 def _news(known: TaskEntry, shown: Task | None, asked: int) -> str:
@@ -78,16 +78,16 @@ def _news(known: TaskEntry, shown: Task | None, asked: int) -> str:
     return "has ended" if shown.is_terminal else "lives, and has changed"
 
 
-def _settled(stale: Stale | None, asked: int) -> Stale | None:
-    """What an answer that was asked for then leaves stale: it is enough for the queries from before what is later."""
-    if stale is None or asked > stale.last:
+def _left_stale(stale: Stale | None, asked: int) -> Stale | None:
+    """What is stale after an answer that was asked for then. It serves the queries from before what came later."""
+    if stale is None or asked > stale.invalidated:
         return None
-    if stale.first == ALL:  # answers overlapped: every query waits for one that was asked for since
+    if stale.blocks_from == ALL:
         return stale
-    settled = msgspec.structs.replace(stale, first=max(stale.first, asked))
+    left = msgspec.structs.replace(stale, blocks_from=max(stale.blocks_from, asked))
     if asked > stale.made:
-        settled.made, settled.method = 0, None
-    return settled
+        left.made, left.method = 0, None
+    return left
 
 
 def _both(before: Stamp, told: Stamp) -> Stamp:
@@ -101,7 +101,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
     """The tasks of one session. Moments `..._as_of` are requests': it shows something as of then, or later."""
 
     index: Index = msgspec.field(default_factory=Index)
-    crawl: int = 1  # the number of the last crawl
+    crawl: int = 1  # the number of the crawl that began last
     crawled: Stamp = Stamp(NEVER, 0, 0)  # promises every listed task, and which tasks are listed
     new_as_of: Moment = NEVER  # promises that every task made before is known; never earlier than `crawled`
     live_as_of: Moment = NEVER  # promises every task that was live then
@@ -109,8 +109,8 @@ class Record(msgspec.Struct, eq=False, weakref=True):
     doubted: int = 0  # when something passed unread: all that was known then may be old
     refused: int = 0  # when a request was refused last
     accepted: int = 0  # when the last `tasks/*` of the gateway's that has succeeded was asked for
-    outgrown: str = ""  # what the session has more of than an index may hold, as far as is known: nothing is taken in
-    outgrown_until: float = float("-inf")  # until then no crawl tries again
+    outgrown: str = ""  # why it is too large for an index: no crawl until then; tasks that a query names are asked for
+    outgrown_until: float = float("-inf")
     asked_as: tuple[bytes, float] = (b"", 0.0)  # for what its caller was asked first, with success, and when (5.1)
     listing: Listing = Listing.NEITHER
     pages: int = 0  # of the last crawl
@@ -118,10 +118,10 @@ class Record(msgspec.Struct, eq=False, weakref=True):
     ends_empty: bool = False  # the last page of the last crawl names an empty cursor
     asks_by_id: bool = True  # else the upstream does not know `tasks/get`, as far as is known ...
     asks_again_at: float = 0.0  # ... until then
-    found_to: dict[object, int] = {}  # which of the ids that each owner has seen have been marked here
-    finds_all: bool = False  # after the next crawl all of them are marked again
+    seen_marked_to: dict[object, int] = {}  # which of the ids that each owner has seen have been marked here
+    marks_seen_again: bool = False  # after the next crawl all of them are marked again
 
-    def is_hidden(self, came: int) -> bool:
+    def needs_access_check(self, came: int) -> bool:
         """Whether a query that came then must ask first if the caller is still served (DESIGN 7.4)."""
         return self.refused > 0 and self.accepted <= min(self.refused, came)
 
@@ -151,7 +151,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         `is_asking`: an own answer under way may still bring what is denied.
         """
         index, order = self.index, now.order
-        named = Named.TO_ALL if said.is_listed or said.is_told_to_all else Named.TO_CALLER
+        source = Source.TO_ALL if said.is_listed or said.is_told_to_all else Source.TO_CALLER
         for task, raw in said.shown:
             if said.is_told_to_all and task.taskId in index.gone:
                 continue  # mcp-go tells all sessions of all tasks
@@ -160,7 +160,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
                 as_of = known.told.as_of if asked is None else max(asked, known.told.as_of)
                 index.stamp(known, Stamp(as_of, known.told.asked, order, is_alone=True), known.listed)
             else:
-                self.mark(task.taskId, Stale(order, order, named))
+                self.mark(task.taskId, Stale(order, order, source))
         if said.made is not None:
             self.mark(said.made, Stale(order, order, method=said.method, made=order))
         if (ended := said.failed if said.ended is None else said.ended) is not None:
@@ -170,7 +170,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         if (denied := said.denied) is not None:
             is_known = (entry := index.entries.get(denied)) is not None and bool(entry.raw or entry.stale)
             if is_known or (is_asking and len(denied) <= MARKED_ID_CHARS_MAX):
-                self.mark(denied, Stale(order, order, Named.BY_ERROR, denied=order if is_known else 0))
+                self.mark(denied, Stale(order, order, Source.BY_ERROR, denied=order if is_known else 0))
         if said.doubt:
             self.doubted = order
 
@@ -178,16 +178,19 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         """A task is stale. Too many are a doubt."""
         entry = self.index.entries.get(task_id) or absent(task_id)
         if (before := entry.stale) is not None:
-            before.first, before.last = min(before.first, stale.first), max(before.last, stale.last)
-            if before.named >= stale.named and not (stale.method or stale.made or stale.denied or before.denied):
+            before.blocks_from, before.invalidated = (
+                min(before.blocks_from, stale.blocks_from),
+                max(before.invalidated, stale.invalidated),
+            )
+            if before.source >= stale.source and not (stale.method or stale.made or stale.denied or before.denied):
                 return  # only since when has changed
-            stale.first, stale.last, stale.failed = before.first, before.last, before.failed
+            stale.blocks_from, stale.invalidated, stale.failed = before.blocks_from, before.invalidated, before.failed
             stale.method, stale.made = stale.method or before.method, stale.made or before.made
-            if stale.named is Named.ELSEWHERE:
+            if stale.source is Source.ELSEWHERE:
                 stale.denied = stale.denied or before.denied  # a success says otherwise
-            stale.named = max(before.named, stale.named)
+            stale.source = max(before.source, stale.source)
         elif len(self.index.stale) >= MARKS_MAX:
-            self.doubted = stale.last
+            self.doubted = stale.invalidated
             return
         self.index.set(msgspec.structs.replace(entry, stale=stale))
 
@@ -209,19 +212,19 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         return [
             i
             for i, one in stale
-            if one.first <= came
-            and min(one.last, came if one.first else one.last) > since  # where answers overlapped, all wait
-            and (one.named or self.index.get(i) is not None)
+            if one.blocks_from <= came
+            and (one.invalidated if one.blocks_from == ALL else min(one.invalidated, came)) > since
+            and (one.source or self.index.get(i) is not None)
         ]
 
     def is_due(self, task_id: str, came: int) -> bool:
         stale = self.index.stale.get(task_id)
-        return stale is not None and stale.first <= came
+        return stale is not None and stale.blocks_from <= came
 
     def settle(self, task_id: str, asked: int) -> None:
         """What was asked for then says enough of a task."""
         entry = self.index.entries[task_id]
-        self.index.set(msgspec.structs.replace(entry, stale=_settled(entry.stale, asked)))
+        self.index.set(msgspec.structs.replace(entry, stale=_left_stale(entry.stale, asked)))
 
     # ---- own answers ----
 
@@ -234,20 +237,20 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         if told.came < since.asked:
             change = Change.IGNORE
         after, stale = msgspec.structs.replace(known), known.stale
-        if shown is not None and change in (Change.TAKE, Change.BOTH, Change.BEGIN, Change.TAKE_AND_ASK):
+        if shown is not None and change in (Change.TAKE, Change.MERGE, Change.NEW_LIFE, Change.TAKE_AND_ASK):
             after = TaskEntry(*msgspec.structs.astuple(shown))
-            after.told, after.stale = _both(known.told, told) if change is Change.BOTH else told, stale
+            after.told, after.stale = _both(known.told, told) if change is Change.MERGE else told, stale
             if stale is not None and stale.made < told.asked:
                 after.method = stale.method
-            if change is not Change.BEGIN:
+            if change is not Change.NEW_LIFE:
                 after.listed, after.method = known.listed, after.method or known.method
-        elif change is Change.DROP:
+        elif change is Change.GONE:
             after = absent(task_id, told, stale)
-        elif change is Change.AGE:
+        elif change is Change.RENEW:
             after.told = told
         if change not in (Change.IGNORE, Change.ASK, Change.TAKE_AND_ASK):
-            after.stale = _settled(stale, told.asked)
-        if change is Change.DROP and after.stale is not None:
+            after.stale = _left_stale(stale, told.asked)
+        if change is Change.GONE and after.stale is not None:
             after.stale = msgspec.structs.replace(after.stale, denied=told.asked)
         if shown is not None and page and after.raw and after.created == shown.created:  # else of a life before
             after.listed = page
@@ -258,7 +261,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             self.unlisted_as_of = min(self.unlisted_as_of, after.told.as_of)
             self.live_as_of = min(self.live_as_of, after.told.as_of)
         if change in (Change.ASK, Change.TAKE_AND_ASK):
-            self.mark(task_id, Stale(ALL, now.order, Named.TO_ALL))
+            self.mark(task_id, Stale(ALL, now.order, Source.TO_ALL))
 
     def page_answered(self, tasks: Sequence[Task], told: Stamp, now: Moment) -> list[Task]:
         """Take in tasks of an own page. Returns those that are new in this crawl."""
@@ -279,7 +282,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         self.asks_by_id, self.asks_again_at = False, now.at + interval_s
         self.fail_tail()
         for task_id in list(self.index.unlisted):
-            self.mark(task_id, Stale(ALL, now.order, Named.TO_ALL))
+            self.mark(task_id, Stale(ALL, now.order, Source.TO_ALL))
 
     # ---- crawls ----
 
@@ -306,10 +309,10 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             if index.get(task_id) is not None:
                 if not self.asks_by_id:
                     self.settle(task_id, told.asked)
-            elif stale.named is Named.BY_ERROR:
+            elif stale.source is Source.BY_ERROR:
                 index.set(msgspec.structs.replace(index.entries[task_id], stale=None))
         for entry in list(index.gone.values()):
             if entry.told.asked < told.asked:
                 index.forget(entry.id)
-        if self.finds_all:
-            self.found_to, self.finds_all = {}, False
+        if self.marks_seen_again:
+            self.seen_marked_to, self.marks_seen_again = {}, False

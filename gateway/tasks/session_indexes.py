@@ -24,7 +24,7 @@ from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import Lost, OwnTasks
 from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Intercepted
-from gateway.tasks.index import Changed, Index, Named, Stale, TaskEntry, absent
+from gateway.tasks.index import Changed, Index, Source, Stale, TaskEntry, absent
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.reconciliation import MARKS_MAX, Record
 from gateway.tasks.single_flight import InFlightRequests
@@ -63,27 +63,27 @@ class Session(Storable[Key]):
     def ask_by_id(self) -> None:
         """The upstream may know `tasks/get`: tasks that no page shows are looked for again."""
         if not self.record.asks_by_id:
-            self.record.asks_by_id, self.record.found_to = True, {}
+            self.record.asks_by_id, self.record.seen_marked_to = True, {}
 
-    def find_again(self, came: Moment) -> None:
+    def mark_seen(self, came: Moment) -> None:
         """Mark tasks that the caller was shown elsewhere before a query came, as far as there is room."""
         record = self.record
         if came.at >= record.asks_again_at:
             self.ask_by_id()
         for seen in self._seen.of(self.owners, came) if record.asks_by_id else ():
-            last = record.found_to.get(seen.key, 0)
+            last = record.seen_marked_to.get(seen.key, 0)
             for task_id, order in seen.since(last):
                 if order > came.order or (len(record.index.stale) >= MARKS_MAX // 2 and order != last):
                     break  # the ids of a page have one order
                 entry = record.index.entries.get(task_id)
                 if entry is None or not (entry.raw or entry.told.asked > order):  # it is not there, nor denied since
-                    record.mark(task_id, Stale(order, order, Named.ELSEWHERE))
-                record.found_to[seen.key] = last = order
+                    record.mark(task_id, Stale(order, order, Source.ELSEWHERE))
+                record.seen_marked_to[seen.key] = last = order
 
     def fail(self, task_id: str, asked: int) -> bool:
         """An own `tasks/get` got no answer. True if no query fails for it: only an answer elsewhere has shown the task.
 
-        After some, one that the index lacks is put off until the next crawl ends: only clients may get an answer.
+        Where the index lacks the task, the third failure puts it off until the next crawl has ended.
         """
         stale = self.record.index.stale.get(task_id)
         if stale is None or self.record.index.get(task_id) is not None:
@@ -91,8 +91,8 @@ class Session(Storable[Key]):
         stale.failed += 1
         if stale.failed >= FAILURES_MAX:
             self.record.settle(task_id, asked)
-            self.record.finds_all = True
-        return stale.named is Named.ELSEWHERE
+            self.record.marks_seen_again = True
+        return stale.source is Source.ELSEWHERE
 
     def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment) -> None:
         """Take in what the gateway's own `tasks/get` says of a task; None: it is not there."""
@@ -143,17 +143,17 @@ class Sessions:
         self,
         limits: config.IndexLimits,
         clock: Callable[[], float],
-        make_own: Callable[[config.IndexLimits, Callable[[], Moment], Lost], OwnTasks] | None = None,
+        make_own_tasks: Callable[[config.IndexLimits, Callable[[], Moment], Lost], OwnTasks] | None = None,
     ) -> None:
-        """`make_own` makes the owners of tasks, if each caller has his own alone."""
-        self.own = None if make_own is None else make_own(limits, self.now, self._lose)
-        self.servers = CapabilityCache(clock, may_filter=self.own is None)
+        """`make_own_tasks` makes the owners of tasks, if each caller has his own alone."""
+        self.own_tasks = None if make_own_tasks is None else make_own_tasks(limits, self.now, self._lose)
+        self.servers = CapabilityCache(clock, may_filter=self.own_tasks is None)
         self.know_get = set[ServerKey]()  # have answered a `tasks/get`: -32601 is an error like others (DESIGN 6.12)
         self.lives: Lives | None = None  # of the tasks that are seen, unless metrics have none
         self.replicas: Replicas | None = None
         self._clock = clock
         self._order = count(1)
-        self._seen = self.own or Owners(limits)
+        self._seen = self.own_tasks or Owners(limits)
         self.stored: Stored[Key, Session] = Stored(
             Space(0, 0, 0.0),
             self._seen.stored,
@@ -298,8 +298,8 @@ class Sessions:
 
     def expire(self) -> None:
         self.stored.expire(self._clock())
-        if self.own is not None:
-            self.own.sweep()
+        if self.own_tasks is not None:
+            self.own_tasks.sweep()
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now, and its limits: name of the metric to (help, value)."""

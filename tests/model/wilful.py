@@ -67,7 +67,7 @@ FAULTS: Final = faults({
     "after one failure a task is left out": (r"(?<=stale\.failed >= )FAILURES_MAX", "1"),
     "one denial takes away what a query names": (r"(?<=may_be_there = )known is None or ", "known is not None and "),
     "one denial takes away what another session has shown": (r"(?<=None or known\.raw) or known\.stale", ""),
-    "what was put off is never asked for again": (r"self\.record\.finds_all = True", "pass"),
+    "what was put off is never asked for again": (r"self\.record\.marks_seen_again = True", "pass"),
     "a 404 to a client ends its session": (
         r"self\._sessions\.refuse\(self\._sessions\.find\(caller\.key\)\)", "self._sessions.drop_all(caller.key)"
     ),
@@ -106,7 +106,7 @@ RACES: Final = faults({
     "a page that passes marks nothing": (r"\[\*map\(_state, \w+\)\]", "[]"),
     "a task that a crawl omits is gone": (r"(?<=if )may_be_there(?=:)", "False"),
     "another life of an id is the same task": (r"known\.created != shown\.created or ", ""),
-    "an answer settles a mark that came after its request": (r"(?<=stale is None or )asked > stale\.last", "True"),
+    "an answer settles a mark that came after its request": (r"(?<= is None or )asked > stale\.invalidated", "True"),
 })  # fmt: skip
 """Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""
 

@@ -33,7 +33,7 @@ def faults(record: Record) -> Iterator[str]:
     for entry in entries.values():
         if not (entry.raw or entry.is_gone or entry.stale is not None):
             yield f"nothing is known of {entry}"
-        if entry.stale is not None and entry.stale.first > entry.stale.last:
+        if entry.stale is not None and entry.stale.blocks_from > entry.stale.invalidated:
             yield f"{entry}"
     groups_bytes = GROUP_BYTES * len(index._groups)
     if index._bytes != groups_bytes + sum(map(size_of, entries.values())):

@@ -13,7 +13,7 @@ from gateway.mcp import task
 from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
-from gateway.tasks.index import Index, Named, Stale, absent
+from gateway.tasks.index import Index, Source, Stale, absent
 from gateway.tasks.reconciliation import Listing, Record
 from tests.rules import plain
 
@@ -86,7 +86,7 @@ class Situation:
         for task_id, at in self.gone.items():
             index.set(absent(task_id, stamp(at)))
         for task_id, mark in self.marks.items():
-            stale = Stale(moment(mark.since).order, moment(mark.at).order, Named.TO_CALLER)
+            stale = Stale(moment(mark.since).order, moment(mark.at).order, Source.TO_CALLER)
             known = index.entries.get(task_id) or absent(task_id)
             index.set(msgspec.structs.replace(known, stale=stale))
         return Record(
