@@ -143,9 +143,9 @@ async def test_an_end_costs_the_same_however_many_sessions_there_are(what: str, 
             stored(store, key)
         if what == "a session ends":
             return lines_run(lambda: store.drop_all(ended))
-        assert store.own is not None
-        store.own.make(ended.server, store.own.owners_of(ended), Made("t-1", 0.0))
-        own, owners = store.own, store.own.owners_of(again)
+        assert store.own_tasks is not None
+        store.own_tasks.make(ended.server, store.own_tasks.owners_of(ended), Made("t-1", 0.0))
+        own, owners = store.own_tasks, store.own_tasks.owners_of(again)
         return lines_run(lambda: own.make(ended.server, owners, Made("t-1", 0.0)))
 
     assert lines(400) <= lines(0) + 20
