@@ -308,6 +308,7 @@ class Oracle:
         is_error = status not in (429, 503) and (status >= 400 or not status)
         is_busy = status == 409 and own.params.get("cursor") == "" and self._is_repeated(own)
         is_stale = is_error and "cursor" in own.params and not is_busy  # that is what it is taken for (DESIGN 6.11)
+        is_stale = is_stale and not self._is_anybodys(own)
         if is_stale or not own.outcome.startswith(("code", "status", "stale")):
             return False
         told, text = (None, "") if outcome.error is None else (outcome.error["code"], outcome.error["message"])
@@ -315,6 +316,13 @@ class Oracle:
             return True
         is_same = outcome.status in (status or 200, 200 if code is not None else status) and told == code
         return is_same and (status >= 300 or code is not None)
+
+    def _is_anybodys(self, own: Own) -> bool:
+        """Whether the answer has no id, and others are out on the same wire: it is that of the oldest (DESIGN 11.2)."""
+        others = (
+            o for o in self._upstream.own if o.connection.is_shared and o.session is own.session and o.at < own.at
+        )
+        return own.outcome.endswith(" null") and any(o.ended is None or o.ended > own.at for o in others)
 
     def _is_repeated(self, own: Own) -> bool:
         """Whether the same was asked before, with the same outcome."""

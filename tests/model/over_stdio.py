@@ -168,6 +168,7 @@ class Process:
 class Line(Connection):
     """A request's way back to the gateway. `serve` takes it for a connection."""
 
+    is_shared = True
     work: "asyncio.Task[None]"
 
     def __init__(self, upstream: Upstream, process: Process) -> None:

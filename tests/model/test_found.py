@@ -317,6 +317,10 @@ FOUND = {
 
 
 OVER_STDIO = {
+    "an error without an id is the oldest request's, and comes to a later one that a query does not wait for": History(
+        Setting(per_page=1, delays=((140, 0), (140, 140), (2, 1)), listening=True, tasks="fficcfcc"),
+        (Query(), Wait(16), Fault("code -32700 null", "tasks/list"), Query(ids=(8,)), Wait(130)),
+    ),
     "over stdio, where nothing finds a task again, there is no such method twice": History(
         Setting(order="nothing"),
         (Create(), Wait(), *[Fault(kind="code -32601", method="tasks/get")] * 2, Query(), Wait(641), Query(), Wait()),

@@ -733,6 +733,8 @@ class Upstream:
 
 
 class Connection(Served):
+    is_shared = False  # answers to several requests come on it
+
     def __init__(self, upstream: Upstream, place: int = 0) -> None:
         super().__init__()
         self._upstream = upstream
