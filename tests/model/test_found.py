@@ -319,7 +319,7 @@ FOUND = {
 OVER_STDIO = {
     "an error without an id is the oldest request's, and comes to a later one that a query does not wait for": History(
         Setting(per_page=1, delays=((140, 0), (140, 140), (2, 1)), listening=True, tasks="fficcfcc"),
-        (Query(), Wait(16), Fault("code -32700 null", "tasks/list"), Query(ids=(8,)), Wait(130)),
+        (Query(), Wait(16), Fault(kind="code -32700 null", method="tasks/list"), Query(ids=(8,)), Wait(130)),
     ),
     "over stdio, where nothing finds a task again, there is no such method twice": History(
         Setting(order="nothing"),
