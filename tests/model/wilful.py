@@ -28,7 +28,7 @@ FAULTS: Final = faults({
         r"\(is_asking and (?=len)", "(False and "
     ),
     "a task that the index lacks is asked for only if a page shows it": (
-        r"\(\w+\.named or (self\.index\.get\(\w+\) is not None)\)", r"\1"
+        r"\(\w+\.source or (self\.index\.get\(\w+\) is not None)\)", r"\1"
     ),
     "a client that is told the same renews the task as of when it is told": (r"max\(asked, \w+\.told\.as_of\)", "now"),
     "a notification that says the same renews the task": (r"\w+\.told\.as_of(?= if asked is None else)", "now"),
