@@ -63,28 +63,20 @@ def test_a_fault_of_a_fleet_is_found(fault: str) -> None:
 # ---- exact times ----
 
 
-class Timed(FleetWorld):
-    async def _play(self, _: tuple[h.Event, ...]) -> None:
-        await self._clients[0].initialize()
-        await self.by_the_clock()
-
-    async def took(self, event: h.Event) -> float:
+class Waiting(FleetWorld):
+    async def _took(self, event: h.Event) -> float:
         began = self._loop.time()
         await self._clients[0].act(event)
         return self._loop.time() - began
 
-    async def by_the_clock(self) -> None:
-        raise NotImplementedError
-
-
-class Waiting(Timed):
-    async def by_the_clock(self) -> None:
+    async def _play(self, events: tuple[h.Event, ...]) -> None:
+        await self._clients[0].initialize()
         for state in ("stopped", "killed", "full", "well"):
             await self._redis.become(state)
             for _ in range(15):  # the store is found out, is tried again, and again
-                assert await self.took(h.Get(which=h.NOBODY)) <= EXCHANGE_S
-                assert await self.took(h.Create()) <= EXCHANGE_S
-                assert await self.took(h.Query()) <= TIMEOUT_S + EXCHANGE_S
+                assert await self._took(h.Get(which=h.NOBODY)) <= EXCHANGE_S
+                assert await self._took(h.Create()) <= EXCHANGE_S
+                assert await self._took(h.Query()) <= TIMEOUT_S + EXCHANGE_S
                 await asyncio.sleep(0.11)
 
 

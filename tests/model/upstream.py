@@ -320,10 +320,6 @@ class Upstream:
         known = (self.sessions.get((place, session.id, session.authorization)) for place in places)
         return next(filter(None, known), session)
 
-    def _of_nobody(self, place: int) -> ServerSession:
-        """All callers whose credentials are empty, and who have no session, are one caller to the server."""
-        return self.sessions.setdefault((place, "", ""), ServerSession("", -1, "", place=place))
-
     def _go_on(self, before: ServerSession, session_id: str) -> ServerSession:
         """A caller has the tasks of a session in another one, or with another token. The old one is as good."""
         began = self.moments.now() if self.setting.lists_all else BEFORE_ALL
@@ -380,8 +376,8 @@ class Upstream:
             return
         place, is_nobody = connection.place, request.caller in NO_CREDENTIALS
         session = self.sessions.get((place, request.headers.get("mcp-session-id", ""), request.caller))
-        if is_nobody:
-            session = self._of_nobody(place)
+        if is_nobody:  # all of them who have no session are one caller to the server
+            session = self.sessions.setdefault((place, "", ""), ServerSession("", -1, "", place=place))
         if self.setting.balanced:
             connection.extra = b"Set-Cookie: AWSALB=%d; Path=/\r\n" % next(self._answers)
         message = request.message
@@ -741,7 +737,7 @@ class Connection(Served):
         self.place = place
         self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
-        self._streaming = False
+        self.is_streaming = False
         self.own: Own | None = None
         self.extra = b""  # header fields of the response
         self._packer: Any = None
@@ -758,7 +754,7 @@ class Connection(Served):
 
     @property
     def is_idle(self) -> bool:
-        return not self._streaming and (self._task is None or self._task.done())
+        return not self.is_streaming and (self._task is None or self._task.done())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, Transport)
@@ -777,10 +773,6 @@ class Connection(Served):
         request = Request(head.partition(b" ")[0].decode(), fields_of(head), body)
         self._task = self._upstream.loop.create_task(self._upstream.serve(self, request))
 
-    @property
-    def is_streaming(self) -> bool:
-        return self._streaming
-
     def pack(self, ends: bool) -> None:
         """The response is gzip. `ends`: its end is there."""
         self.extra, self._packer = self.extra + _GZIP, zlib.compressobj(wbits=31)
@@ -795,7 +787,7 @@ class Connection(Served):
 
     def send(self, message: bytes, half: bool, event_id: str = "") -> None:
         """Send a response message, or half of it, as the response or as the last event of the stream."""
-        if not self._streaming:
+        if not self.is_streaming:
             self.respond(200, message, half)
             return
         self.event(message, half, event_id, is_last=True)
@@ -804,7 +796,7 @@ class Connection(Served):
 
     async def stall(self, message: bytes) -> None:
         """Send half of a response message, and the rest after a while."""
-        if self._streaming:
+        if self.is_streaming:
             raw = b"event: message\ndata: %b\n\n" % message
         else:
             raw = message
@@ -825,7 +817,7 @@ class Connection(Served):
             self.cut()
 
     def begin_stream(self) -> None:
-        self._streaming = True
+        self.is_streaming = True
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"
         self._write(head % self.extra)
 
@@ -845,7 +837,7 @@ class Connection(Served):
             self._transport.close()
 
     def _stop_streaming(self) -> None:
-        self._streaming = False
+        self.is_streaming = False
         for streams in self._upstream.streams.values():
             if self in streams:
                 streams.remove(self)

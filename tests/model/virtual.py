@@ -10,6 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 
 TICK_S: Final = 2**-6
@@ -23,19 +24,8 @@ class Deadlock(Exception):
     """Everything waits, and no timer runs."""
 
 
-class _Socket:
-    """As much of a socket as is asked for: one that nothing ever arrives at unseen."""
-
-    family = socket.AF_INET
-
-    def fileno(self) -> int:
-        return _QUIET_FD
-
-    def setsockopt(self, *_: object) -> None:
-        pass
-
-
-_SOCKET: Final = _Socket()
+# As much of a socket as is asked for: one that nothing ever arrives at unseen.
+_SOCKET: Final = SimpleNamespace(family=socket.AF_INET, fileno=lambda: _QUIET_FD, setsockopt=lambda *_: None)
 
 
 class Transport(asyncio.Transport):
@@ -108,22 +98,6 @@ class Transport(asyncio.Transport):
 _Factory: TypeAlias = Callable[[], asyncio.Protocol]
 
 
-class _Listening:
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    def getsockname(self) -> tuple[str, int]:
-        return "127.0.0.1", self._port
-
-
-class _Server:
-    def __init__(self, port: int) -> None:
-        self.sockets = [_Listening(port)]
-
-    def close(self) -> None:
-        pass
-
-
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. `time` is seconds of its own clock, `unix_time` the time of day that belongs to it."""
 
@@ -159,9 +133,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: _Factory, host: object = None, port: int = 0, **_: object
-    ) -> _Server:
+    ) -> SimpleNamespace:
         self._servers[port] = protocol_factory
-        return _Server(port)
+        return SimpleNamespace(sockets=[SimpleNamespace(getsockname=lambda: ("127.0.0.1", port))], close=lambda: None)
 
     def stop_listening(self, port: int) -> None:
         self._servers.pop(port, None)
