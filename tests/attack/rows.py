@@ -12,6 +12,7 @@ Pieces: TypeAlias = tuple[bytes | float, ...]
 
 PING: Final = dumps(call("ping"))
 JSON: Final = b"Content-Type: application/json"
+CHUNKED: Final = b"Transfer-Encoding: chunked"
 BAD: Final = frozenset({400})
 
 
@@ -145,6 +146,7 @@ class Got:
 CUT: Final = Got(0)
 """The connection ends before the answer is whole."""
 BROKEN: Final = Got(502, error=True)
+OK: Final = Got(200, b"ok")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Node and nginx over TLS that close behind each answer: nothing is cut (RFC 9112, 9.8)."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.certificates import Authority
 from tests.deploy.balancers import running_with
 from tests.launch import Gateways, held_port, port_of, started
+from tests.real.conftest import listening
 from tests.relay.messages import filtered
 from tests.relay.rig import told
 from tests.relay.test_ends import cut, exchanged, sized
@@ -42,15 +42,10 @@ def closing(which: str, folder: Path, cert: str, key: str) -> Iterator[int]:
             running = running_with("nginx", text, folder, port)
         else:
             command = [node(), str(NODE / "closing.mjs"), str(port), cert, key]
-            running = started("node", command, folder / "node.log", "", lambda: listens(port))
+            running = started("node", command, folder / "node.log", "", lambda: listening(port))
         with running as process:
             process.wait()
             yield port
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("which", ["node", "nginx"])

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import WAYS, Pieces, Request, Seen, either, get, passes, raw, refused
+from tests.attack.rows import CHUNKED, WAYS, Pieces, Request, Seen, either, get, passes, raw, refused
 
 _SMUGGLED: Final = get(target=b"/smuggled")
 _CONTENTS: Final = {
@@ -10,7 +10,6 @@ _CONTENTS: Final = {
     "a-last-chunk-and-a-request": b"0\r\n\r\n" + _SMUGGLED, "only-line-ends": b"\r\n" * 20,
     "every-byte": bytes(range(256)), "the-http-2-preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 }  # fmt: skip
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _EXPECT: Final = b"Expect: 100-continue"
 _LENGTH: Final = b"Content-Length: 3"
 _EXPECTATIONS: Final = {
@@ -32,7 +31,7 @@ def _split(data: bytes, size: int) -> Pieces:
     return tuple(pieces)
 
 
-_BOTH: Final = raw(b"POST /mcp HTTP/1.1", _CHUNKED, body=_in_chunks(b"abc")) + get(target=b"/b")
+_BOTH: Final = raw(b"POST /mcp HTTP/1.1", CHUNKED, body=_in_chunks(b"abc")) + get(target=b"/b")
 
 ROWS: Final[list[Request]] = [
     *(
@@ -41,7 +40,7 @@ ROWS: Final[list[Request]] = [
         for name, data in _CONTENTS.items()
         for row in (
             passes(f"{way}-length-{name}", send(b"Content-Length: %d" % len(data), body=data), Seen(method, body=data)),
-            passes(f"{way}-chunked-{name}", send(_CHUNKED, body=_in_chunks(data)), Seen(method, body=data)),
+            passes(f"{way}-chunked-{name}", send(CHUNKED, body=_in_chunks(data)), Seen(method, body=data)),
         )
     ),
     *(
@@ -50,7 +49,7 @@ ROWS: Final[list[Request]] = [
         for name, framing, pause, body in (
             ("", _LENGTH, 0.0, b"abc"),
             ("-later", _LENGTH, 0.01, b"abc"),
-            ("-chunked", _CHUNKED, 0.0, _in_chunks(b"abc")),
+            ("-chunked", CHUNKED, 0.0, _in_chunks(b"abc")),
         )
     ),
     *(

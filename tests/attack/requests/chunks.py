@@ -2,9 +2,8 @@
 
 from typing import Final
 
-from tests.attack.rows import WAYS, Request, Seen, either, passes, refused
+from tests.attack.rows import CHUNKED, WAYS, Request, Seen, either, passes, refused
 
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _END: Final = b"0\r\n\r\n"
 GOOD: Final = {
     "leading-zeros": b"0003\r\nabc\r\n" + _END, "several-zeros-at-the-end": b"3\r\nabc\r\n000\r\n\r\n",
@@ -68,9 +67,9 @@ ROWS: Final[list[Request]] = [
     row
     for way, (send, method) in WAYS.items()
     for row in (
-        *(passes(f"{way}-{n}", send(_CHUNKED, body=data), _seen(method, n)) for n, data in GOOD.items()),
-        *(either(f"{way}-{n}", send(_CHUNKED, body=data), _seen(method, n), cut=True) for n, data in MAYBE.items()),
-        *(refused(f"{way}-{n}", send(_CHUNKED, body=data), cut=way == "streamed") for n, data in BAD.items()),
-        refused(f"{way}-extension-of-40000-bytes", send(_CHUNKED, body=_ENDLESS), 400, 413, 431, cut=way == "streamed"),
+        *(passes(f"{way}-{n}", send(CHUNKED, body=data), _seen(method, n)) for n, data in GOOD.items()),
+        *(either(f"{way}-{n}", send(CHUNKED, body=data), _seen(method, n), cut=True) for n, data in MAYBE.items()),
+        *(refused(f"{way}-{n}", send(CHUNKED, body=data), cut=way == "streamed") for n, data in BAD.items()),
+        refused(f"{way}-extension-of-40000-bytes", send(CHUNKED, body=_ENDLESS), 400, 413, 431, cut=way == "streamed"),
     )
 ]

@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from tests.attack.rows import BAD, PING, Outcome, Request, Seen, get, held, passes, streamed
+from tests.attack.rows import BAD, CHUNKED, PING, Outcome, Request, Seen, get, held, passes, streamed
 
 _SMUGGLED: Final = get(target=b"/smuggled")
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _ABC: Final = b"3\r\nabc\r\n0\r\n\r\n"
 _POSTED: Final = Seen(b"POST", body=PING)
 _POST: Final = held(b"Content-Length: %d" % len(PING), body=PING)
@@ -22,7 +21,7 @@ ROWS: Final[list[Request]] = [
     ),
     passes(
         "every-framing",
-        _POST + held(_CHUNKED, body=_ABC) + get(method=b"HEAD") + streamed(_CHUNKED, body=_ABC) + _POST,
+        _POST + held(CHUNKED, body=_ABC) + get(method=b"HEAD") + streamed(CHUNKED, body=_ABC) + _POST,
         *(_POSTED, Seen(b"POST", body=b"abc"), Seen(b"HEAD"), Seen(b"PUT", body=b"abc"), _POSTED),
     ),
     passes("empty-line-between", get() + b"\r\n" + get(target=b"/b"), Seen(), Seen(target=b"/b")),
@@ -35,9 +34,7 @@ ROWS: Final[list[Request]] = [
     ),
     _then_refused("garbage-behind", get() + b"garbage\r\n\r\n", Seen()),
     _then_refused("bytes-behind-a-length", _POST + b"xyz\r\n\r\n", _POSTED),
-    _then_refused(
-        "bytes-behind-the-last-chunk", held(_CHUNKED, body=_ABC) + b"xyz\r\n\r\n", Seen(b"POST", body=b"abc")
-    ),
+    _then_refused("bytes-behind-the-last-chunk", held(CHUNKED, body=_ABC) + b"xyz\r\n\r\n", Seen(b"POST", body=b"abc")),
     _then_refused("two-lengths-behind", get() + held(b"Content-Length: 3", b"Content-Length: 4", body=b"abcd"), Seen()),
     _then_refused("good-between-bad", get() + get(b"X : a") + _SMUGGLED, Seen()),
     _then_refused("named-authorization-behind", get() + get(_OTHER, b"Connection: authorization"), Seen(), keeps=True),
@@ -51,7 +48,7 @@ ROWS: Final[list[Request]] = [
     ),
     passes(
         "pause-in-a-size-line",
-        (streamed(_CHUNKED, body=b"3"), 0.002, b"\r", 0.002, b"\nabc\r", 0.002, b"\n0\r\n\r", 0.002, b"\n"),
+        (streamed(CHUNKED, body=b"3"), 0.002, b"\r", 0.002, b"\nabc\r", 0.002, b"\n0\r\n\r", 0.002, b"\n"),
         Seen(b"PUT", body=b"abc"),
     ),
 ]

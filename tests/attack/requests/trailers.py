@@ -3,9 +3,8 @@
 from typing import Final
 
 from tests.attack.judge import NEVER_TRAILERS
-from tests.attack.rows import WAYS, Outcome, Pairs, Request, Seen, passes, refused
+from tests.attack.rows import CHUNKED, WAYS, Outcome, Pairs, Request, Seen, passes, refused
 
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 VALUES: Final = {
     b"connection": b"close", b"content-length": b"5", b"transfer-encoding": b"chunked", b"host": b"evil",
     b"authorization": b"Bearer stolen", b"upgrade": b"h2c", b"expect": b"100-continue",
@@ -34,7 +33,7 @@ def with_trailers(*lines: bytes) -> bytes:
 def _never(way: str, name: bytes) -> Request:
     send, method = WAYS[way]
     data = send(
-        _CHUNKED,
+        CHUNKED,
         b"Trailer: " + name,
         body=with_trailers(b"X-Before: 1", name + b": " + VALUES.get(name, b"x"), b"X-Behind: 2"),
     )
@@ -55,19 +54,19 @@ ROWS: Final[list[Request]] = [
     *(
         passes(
             f"{way}-passes-{name}",
-            send(_CHUNKED, body=with_trailers(*(key + b": " + value for key, value in pairs))),
+            send(CHUNKED, body=with_trailers(*(key + b": " + value for key, value in pairs))),
             Seen(method, body=b"abc", trailers=pairs),
         )
         for way, (send, method) in WAYS.items()
         for name, pairs in PASSABLE.items()
     ),
     *(
-        refused(f"{way}-{name}", send(_CHUNKED, body=with_trailers(line)), cut=way == "streamed")
+        refused(f"{way}-{name}", send(CHUNKED, body=with_trailers(line)), cut=way == "streamed")
         for way, (send, _) in WAYS.items()
         for name, line in BAD.items()
     ),
     *(
-        refused(f"{way}-{name}", send(_CHUNKED, body=with_trailers(*lines)), *statuses, cut=way == "streamed")
+        refused(f"{way}-{name}", send(CHUNKED, body=with_trailers(*lines)), *statuses, cut=way == "streamed")
         for way, (send, _) in WAYS.items()
         for name, statuses, lines in (
             ("upper-case-connection", (), [b"CONNECTION: CLOSE", b"X-T: 1"]),
@@ -77,7 +76,7 @@ ROWS: Final[list[Request]] = [
     ),
     Request(
         "named-by-connection",
-        (WAYS["held"][0](_CHUNKED, b"Connection: x-t", body=with_trailers(b"X-T: 1")),),
+        (WAYS["held"][0](CHUNKED, b"Connection: x-t", body=with_trailers(b"X-T: 1")),),
         (Outcome((Seen(b"POST", body=b"abc"),)),),
     ),
 ]

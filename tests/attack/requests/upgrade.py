@@ -2,9 +2,22 @@
 
 from typing import Final
 
-from tests.attack.rows import BAD, PING, Outcome, Request, Seen, forbidden, get, held, passes, raw, refused, streamed
+from tests.attack.rows import (
+    BAD,
+    CHUNKED,
+    PING,
+    Outcome,
+    Request,
+    Seen,
+    forbidden,
+    get,
+    held,
+    passes,
+    raw,
+    refused,
+    streamed,
+)
 
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _LENGTH: Final = b"Content-Length: %d" % len(PING)
 _IN_CHUNKS: Final = b"%x\r\n%b\r\n0\r\n\r\n" % (len(PING), PING)
 # As Java's HttpClient asks.
@@ -29,9 +42,9 @@ _BODIES: Final = {
     "get": (get(*_H2C), Seen(lacks=_LACKS)),
     "options": (get(*_H2C, method=b"OPTIONS"), Seen(b"OPTIONS", lacks=_LACKS)),
     "held": (held(*_H2C, _LENGTH, body=PING), Seen(b"POST", body=PING, lacks=_LACKS)),
-    "held-chunked": (held(*_H2C, _CHUNKED, body=_IN_CHUNKS), Seen(b"POST", body=PING, lacks=_LACKS)),
+    "held-chunked": (held(*_H2C, CHUNKED, body=_IN_CHUNKS), Seen(b"POST", body=PING, lacks=_LACKS)),
     "streamed": (streamed(*_H2C, _LENGTH, body=PING), Seen(b"PUT", body=PING, lacks=_LACKS)),
-    "streamed-chunked": (streamed(*_H2C, _CHUNKED, body=_IN_CHUNKS), Seen(b"PUT", body=PING, lacks=_LACKS)),
+    "streamed-chunked": (streamed(*_H2C, CHUNKED, body=_IN_CHUNKS), Seen(b"PUT", body=PING, lacks=_LACKS)),
 }
 
 ROWS: Final[list[Request]] = [
@@ -39,7 +52,7 @@ ROWS: Final[list[Request]] = [
     *(
         passes(
             f"{name}-{method.decode()}",
-            send(*lines, _CHUNKED, body=_IN_CHUNKS),
+            send(*lines, CHUNKED, body=_IN_CHUNKS),
             Seen(method, b"/mcp", PING, (), _LACKS),
         )
         for name, lines in _OTHERS.items()
@@ -56,12 +69,12 @@ ROWS: Final[list[Request]] = [
         (get(*_WEBSOCKET) + b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58\r\n\r\n",),
         (Outcome((Seen(lacks=_LACKS),), BAD),),
     ),
-    refused("h2c-length-and-chunks", streamed(*_H2C, _LENGTH, _CHUNKED, body=_IN_CHUNKS)),
-    refused("h2c-bad-chunk", streamed(*_H2C, _CHUNKED, body=b"x\r\nabc\r\n0\r\n\r\n"), cut=True),
-    refused("h2c-bad-trailer", streamed(*_H2C, _CHUNKED, body=b"0\r\nX : 1\r\n\r\n"), cut=True),
+    refused("h2c-length-and-chunks", streamed(*_H2C, _LENGTH, CHUNKED, body=_IN_CHUNKS)),
+    refused("h2c-bad-chunk", streamed(*_H2C, CHUNKED, body=b"x\r\nabc\r\n0\r\n\r\n"), cut=True),
+    refused("h2c-bad-trailer", streamed(*_H2C, CHUNKED, body=b"0\r\nX : 1\r\n\r\n"), cut=True),
     forbidden("h2c-and-authorization", get(b"Connection: upgrade, authorization", *_H2C[2:], b"Authorization: x")),
     refused("connect", raw(b"CONNECT localhost:80 HTTP/1.1"), *_NO_TUNNEL),
     refused("connect-a-path", raw(b"CONNECT /mcp HTTP/1.1"), *_NO_TUNNEL),
-    refused("connect-with-chunks", raw(b"CONNECT localhost:80 HTTP/1.1", _CHUNKED, body=_IN_CHUNKS), *_NO_TUNNEL),
+    refused("connect-with-chunks", raw(b"CONNECT localhost:80 HTTP/1.1", CHUNKED, body=_IN_CHUNKS), *_NO_TUNNEL),
     refused("connect-1.0", raw(b"CONNECT localhost:80 HTTP/1.0"), *_NO_TUNNEL),
 ]

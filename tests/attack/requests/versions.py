@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import JSON, PING, Request, Seen, either, get, passes, raw, refused
+from tests.attack.rows import CHUNKED, JSON, PING, Request, Seen, either, get, passes, raw, refused
 
 _OTHERS: Final = [
     *(b"HTTP/2.0", b"HTTP/2", b"HTTP/3.0", b"HTTP/0.9", b"HTTP/1.2", b"HTTP/1.9", b"HTTP/0.0", b"HTTP/9.9"),
@@ -12,7 +12,6 @@ _OTHERS: Final = [
 ]
 _OLD: Final = b" /mcp HTTP/1.0"
 _LENGTH: Final = b"Content-Length: %d" % len(PING)
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _CLOSES: Final = {
     "close": (b"Connection: close",),
     "close-of-a-proxy": (b"Proxy-Connection: close",),
@@ -41,8 +40,8 @@ ROWS: Final[list[Request]] = [
     _old("1.0-upgrade", raw(b"GET" + _OLD, b"Connection: Upgrade", b"Upgrade: h2c"), Seen(lacks=(b"upgrade",))),
     _old("1.0-expect", raw(b"POST" + _OLD, JSON, b"Expect: 100-continue", _LENGTH, body=PING), _POSTED),
     _old("1.0-keep-alive", raw(b"GET" + _OLD, b"Connection: keep-alive", b"Keep-Alive: timeout=5")),
-    refused("1.0-chunked", raw(b"POST" + _OLD, JSON, _CHUNKED, body=b"0\r\n\r\n")),
-    refused("1.0-chunked-and-length", raw(b"POST" + _OLD, JSON, _CHUNKED, b"Content-Length: 5", body=b"0\r\n\r\n")),
+    refused("1.0-chunked", raw(b"POST" + _OLD, JSON, CHUNKED, body=b"0\r\n\r\n")),
+    refused("1.0-chunked-and-length", raw(b"POST" + _OLD, JSON, CHUNKED, b"Content-Length: 5", body=b"0\r\n\r\n")),
     refused("1.0-two-hosts", raw(b"GET" + _OLD, b"Host: localhost")),
     *(_old(f"1.1-{name}", get(*lines) + get(target=b"/smuggled")) for name, lines in _CLOSES.items()),
     either("1.1-keep-alive-and-close", get(b"Connection: keep-alive", b"Keep-Alive: timeout=0, max=0")),

@@ -2,15 +2,14 @@
 
 from typing import Final
 
-from tests.attack.rows import BROKEN, CUT, Got, Response, answer, asked, gives, ok
+from tests.attack.rows import BROKEN, CHUNKED, CUT, Got, Response, answer, asked, gives, ok
 
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _POISON: Final = ok(b"Content-Length: 6", body=b"POISON")
 _BEHIND: Final = {
     "length-only": (b"Content-Length: 6", b""), "length-and-body": (b"Content-Length: 6", b"POISON"),
-    "length-and-response": (b"Content-Length: %d" % len(_POISON), _POISON), "chunked-only": (_CHUNKED, b""),
-    "chunked-and-half-a-size": (_CHUNKED, b"6"), "chunked-and-body": (_CHUNKED, b"6\r\nPOISON\r\n0\r\n\r\n"),
-    "chunked-and-last": (_CHUNKED, b"0\r\n\r\n"), "no-framing": (b"X: a", b""),
+    "length-and-response": (b"Content-Length: %d" % len(_POISON), _POISON), "chunked-only": (CHUNKED, b""),
+    "chunked-and-half-a-size": (CHUNKED, b"6"), "chunked-and-body": (CHUNKED, b"6\r\nPOISON\r\n0\r\n\r\n"),
+    "chunked-and-last": (CHUNKED, b"0\r\n\r\n"), "no-framing": (b"X: a", b""),
     "no-framing-and-body": (b"X: a", b"POISON"), "no-framing-and-response": (b"X: a", _POISON),
     "length-zero-and-response": (b"Content-Length: 0", _POISON),
 }  # fmt: skip

@@ -3,18 +3,17 @@
 from typing import Final
 
 from tests.attack.requests.chunks import BAD, GOOD, MAYBE, body_of
-from tests.attack.rows import BROKEN, CUT, Got, Response, gives, ok
+from tests.attack.rows import BROKEN, CHUNKED, CUT, Got, Response, gives, ok
 
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 # A slow upstream: the fault comes when the head is out.
 _LATE: Final = ("size-letter", "chunk-too-long", "chunk-without-an-end", "size-20-digits", "end-is-lf", "size-empty")
 
 ROWS: Final[list[Response]] = [
-    *(gives(name, ok(_CHUNKED, body=data), Got(200, body_of(name))) for name, data in GOOD.items()),
+    *(gives(name, ok(CHUNKED, body=data), Got(200, body_of(name))) for name, data in GOOD.items()),
     *(
-        gives(name, ok(_CHUNKED, body=data), Got(200, body_of(name)), BROKEN, CUT, then="fin")
+        gives(name, ok(CHUNKED, body=data), Got(200, body_of(name)), BROKEN, CUT, then="fin")
         for name, data in MAYBE.items()
     ),
-    *(gives(name, ok(_CHUNKED, body=data), BROKEN, CUT, then="fin") for name, data in BAD.items()),
-    *(gives(f"late-{name}", (ok(_CHUNKED), 0.002, BAD[name]), BROKEN, CUT) for name in _LATE),
+    *(gives(name, ok(CHUNKED, body=data), BROKEN, CUT, then="fin") for name, data in BAD.items()),
+    *(gives(f"late-{name}", (ok(CHUNKED), 0.002, BAD[name]), BROKEN, CUT) for name in _LATE),
 ]

@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from tests.attack.rows import CUT, Got, Pieces, Response, ask, asked, gives, ok, raw
+from tests.attack.rows import CHUNKED, CUT, Got, Pieces, Response, ask, asked, gives, ok, raw
 from tests.relay.messages import call, dumps, notification, result, task
 from tests.relay.wire import chunked, event
 
 _EVENTS: Final = b"Content-Type: text/event-stream"
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _STATUS: Final = dumps(notification("notifications/tasks/status", **task("t")))
 _STREAMS: Final = {
     "empty": b"", "one-byte": b"d", "bom": b"\xef\xbb\xbf" + event(_STATUS),
@@ -43,7 +42,7 @@ ROWS: Final[list[Response]] = [
     *(
         gives(
             f"{way}-{name}",
-            ok(_EVENTS, _CHUNKED, body=chunked(body) if body else b"0\r\n\r\n"),
+            ok(_EVENTS, CHUNKED, body=chunked(body) if body else b"0\r\n\r\n"),
             Got(200, body),
             ask=asks,
         )
@@ -54,16 +53,16 @@ ROWS: Final[list[Response]] = [
     gives("length", ok(_EVENTS, b"Content-Length: 5", body=b"data:"), Got(200, b"data:")),
     gives("until-the-end", ok(_EVENTS, body=event(_STATUS)), Got(200, event(_STATUS)), then="fin"),
     gives("until-the-end-cut", ok(_EVENTS, body=event(_STATUS)[:-5]), Got(200, event(_STATUS)[:-5]), then="fin"),
-    gives("chunked-cut", ok(_EVENTS, _CHUNKED, body=b"5\r\ndata:\r\n"), CUT, then="fin"),
-    gives("initialize-cut", ok(_EVENTS, _CHUNKED, body=b"5\r\ndata:\r\n"), CUT, ask=_ASKS["initialize"], then="fin"),
+    gives("chunked-cut", ok(_EVENTS, CHUNKED, body=b"5\r\ndata:\r\n"), CUT, then="fin"),
+    gives("initialize-cut", ok(_EVENTS, CHUNKED, body=b"5\r\ndata:\r\n"), CUT, ask=_ASKS["initialize"], then="fin"),
     gives(
         "bytes-in-chunks-of-one",
-        ok(_EVENTS, _CHUNKED, body=chunked(*(b"%c" % c for c in event(_STATUS)))),
+        ok(_EVENTS, CHUNKED, body=chunked(*(b"%c" % c for c in event(_STATUS)))),
         Got(200, event(_STATUS)),
     ),
     gives(
         "parameters",
-        ok(b"Content-Type: TEXT/EVENT-STREAM ;charset=latin-1;x", _CHUNKED, body=chunked(b"data: x\n\n")),
+        ok(b"Content-Type: TEXT/EVENT-STREAM ;charset=latin-1;x", CHUNKED, body=chunked(b"data: x\n\n")),
         Got(200, b"data: x\n\n"),
     ),
     gives(

@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from tests.attack.rows import BROKEN, CUT, Got, Pieces, Response, answer, ask, gives, ok, raw
+from tests.attack.rows import BROKEN, CUT, OK, Got, Pieces, Response, answer, ask, gives, ok, raw
 from tests.relay.messages import call
 
-_OK: Final = Got(200, b"ok")
 _FIRSTS: Final = {
     "length": ok(b"Content-Length: 2", body=b"ok"),
     "chunked": ok(b"Transfer-Encoding: chunked", body=b"2\r\nok\r\n0\r\n\r\n"),
@@ -27,19 +26,16 @@ _LATER_CHUNKED: Final[Pieces] = (_CHUNKED_HEAD, 0.01, b"3\r\nabc\r\n0\r\n\r\n")
 
 ROWS: Final[list[Response]] = [
     *(
-        gives(f"at-once-{name}", _FIRSTS["length"] + data, _OK, BROKEN, CUT, alone=True)
+        gives(f"at-once-{name}", _FIRSTS["length"] + data, OK, BROKEN, CUT, alone=True)
         for name, data in _BEHIND.items()
     ),
-    *(gives(f"later-{name}", (_FIRSTS["length"], 0.002, data), _OK) for name, data in _BEHIND.items()),
+    *(gives(f"later-{name}", (_FIRSTS["length"], 0.002, data), OK) for name, data in _BEHIND.items()),
     *(
-        gives(f"at-once-behind-{name}", first + _POISON, _OK, BROKEN, CUT, alone=True)
+        gives(f"at-once-behind-{name}", first + _POISON, OK, BROKEN, CUT, alone=True)
         for name, first in list(_FIRSTS.items())[1:]
     ),
-    *(gives(f"later-behind-{name}", (first, 0.002, _POISON), _OK) for name, first in list(_FIRSTS.items())[1:]),
-    *(
-        gives(f"{gap * 1000:g}-ms-later", (_FIRSTS["length"], gap, _POISON), _OK)
-        for gap in (0.0005, 0.001, 0.003, 0.03)
-    ),
+    *(gives(f"later-behind-{name}", (first, 0.002, _POISON), OK) for name, first in list(_FIRSTS.items())[1:]),
+    *(gives(f"{gap * 1000:g}-ms-later", (_FIRSTS["length"], gap, _POISON), OK) for gap in (0.0005, 0.001, 0.003, 0.03)),
     gives(
         "behind-an-error",
         answer(b"HTTP/1.1 404 No", b"Content-Length: 2", body=b"no") + _POISON,
@@ -47,14 +43,14 @@ ROWS: Final[list[Response]] = [
         BROKEN,
         CUT,
     ),
-    gives("behind-a-post", (_FIRSTS["length"], 0.002, _POISON), _OK, ask=ask(call("tools/call"))),
-    gives("and-the-end", (_FIRSTS["length"], 0.002, _POISON), _OK, then="fin"),
-    gives("and-a-reset", (_FIRSTS["length"], 0.002, _POISON), _OK, then="rst"),
-    gives("only-the-end", _FIRSTS["length"], _OK, then="fin"),
-    gives("only-a-reset", (_FIRSTS["length"], 0.002), _OK, then="rst"),
-    gives("early", _FIRSTS["length"], _OK, ask=_LATER, early=True),
-    gives("early-and-another", (_FIRSTS["length"], 0.02, _POISON), _OK, ask=_LATER, early=True),
-    gives("early-chunked", _FIRSTS["chunked"], _OK, ask=_LATER_CHUNKED, early=True),
+    gives("behind-a-post", (_FIRSTS["length"], 0.002, _POISON), OK, ask=ask(call("tools/call"))),
+    gives("and-the-end", (_FIRSTS["length"], 0.002, _POISON), OK, then="fin"),
+    gives("and-a-reset", (_FIRSTS["length"], 0.002, _POISON), OK, then="rst"),
+    gives("only-the-end", _FIRSTS["length"], OK, then="fin"),
+    gives("only-a-reset", (_FIRSTS["length"], 0.002), OK, then="rst"),
+    gives("early", _FIRSTS["length"], OK, ask=_LATER, early=True),
+    gives("early-and-another", (_FIRSTS["length"], 0.02, _POISON), OK, ask=_LATER, early=True),
+    gives("early-chunked", _FIRSTS["chunked"], OK, ask=_LATER_CHUNKED, early=True),
     gives(
         "early-413-and-the-end",
         answer(b"HTTP/1.1 413 No", b"Connection: close", b"Content-Length: 0"),

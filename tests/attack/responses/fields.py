@@ -3,10 +3,9 @@
 from typing import Final
 
 from tests.attack.requests.limits import HEAD_BYTES_MAX
-from tests.attack.rows import BROKEN, Got, Response, answer, gives, ok
+from tests.attack.rows import BROKEN, OK, Got, Response, answer, gives, ok
 
 _TWO: Final = b"Content-Length: 2"
-_OK: Final = Got(200, b"ok")
 _BAD: Final = {
     "space-before-colon": b"X : a", "tab-before-colon": b"X\t: a", "space-in-name": b"X Y: a", "empty-name": b": a",
     "no-colon": b"X", "a-status-line": b"HTTP/1.1 200 OK", "utf-8-name": "Xé: a".encode(), "nul-in-name": b"X\0: a",
@@ -65,11 +64,11 @@ def _challenge(*lines: bytes) -> bytes:
 ROWS: Final[list[Response]] = [
     *(gives(name, _with(line), BROKEN) for name, line in _BAD.items()),
     *(gives(f"first-is-{name}", ok(line, _TWO, body=b"ok"), BROKEN) for name, line in list(_BAD.items())[:6]),
-    *(gives(name, ok(line, _TWO, body=b"ok"), BROKEN, _OK) for name, line in _MENDED.items()),
+    *(gives(name, ok(line, _TWO, body=b"ok"), BROKEN, OK) for name, line in _MENDED.items()),
     *(gives(name, _with(line), Got(200, b"ok", has=(pair,))) for name, (line, pair) in _GOOD.items()),
     *(gives(f"hop-by-hop-{name}", _with(*lines), Got(200, b"ok", lacks=_LACKS)) for name, lines in _HOP_BY_HOP.items()),
-    *(gives(f"connection-names-{n.decode()}", _with(b"Connection: " + n), _OK, BROKEN) for n in _NAMED),
-    gives("head-at-the-limit", _with(b"X: " + b"a" * (HEAD_BYTES_MAX - 100)), _OK),
+    *(gives(f"connection-names-{n.decode()}", _with(b"Connection: " + n), OK, BROKEN) for n in _NAMED),
+    gives("head-at-the-limit", _with(b"X: " + b"a" * (HEAD_BYTES_MAX - 100)), OK),
     gives("head-beyond-the-limit", _with(b"X: " + b"a" * HEAD_BYTES_MAX), BROKEN),
     gives("head-of-tiny-fields", _with(*[b"X: a"] * HEAD_BYTES_MAX), BROKEN),
     gives("line-without-end", ok()[:-2] + b"X: " + b"a" * 100_000, BROKEN),
@@ -80,5 +79,5 @@ ROWS: Final[list[Response]] = [
         for name, lines in _CHALLENGES.items()
     ),
     gives("challenge-Bearer", _challenge(b"WWW-Authenticate: Bearer"), Got(401, b"no")),
-    gives("negotiate-succeeds", _with(b"WWW-Authenticate: Negotiate YIIB"), _OK, alone=True),
+    gives("negotiate-succeeds", _with(b"WWW-Authenticate: Negotiate YIIB"), OK, alone=True),
 ]

@@ -4,11 +4,9 @@ from typing import Final
 
 from tests.attack.requests import transfer
 from tests.attack.requests.lengths import BAD
-from tests.attack.rows import BROKEN, CUT, Got, Response, gives, ok
+from tests.attack.rows import BROKEN, CHUNKED, CUT, OK, Got, Response, gives, ok
 
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _BODY: Final = b"2\r\nok\r\n0\r\n\r\n"
-_OK: Final = Got(200, b"ok")
 _TWO_LENGTHS: Final = {
     "others": (b"Content-Length: 2", b"Content-Length: 3"),
     "shorter-first": (b"Content-Length: 0", b"Content-Length: 2"),
@@ -16,10 +14,10 @@ _TWO_LENGTHS: Final = {
     "one-bad": (b"Content-Length: 2", b"Content-Length: x"),
 }
 _CONFLICTS: Final = {
-    "length-first": (b"Content-Length: 2", _CHUNKED),
-    "length-behind": (_CHUNKED, b"Content-Length: 2"),
-    "length-zero": (b"Content-Length: 0", _CHUNKED),
-    "length-of-the-whole": (b"Content-Length: %d" % len(_BODY), _CHUNKED),
+    "length-first": (b"Content-Length: 2", CHUNKED),
+    "length-behind": (CHUNKED, b"Content-Length: 2"),
+    "length-zero": (b"Content-Length: 0", CHUNKED),
+    "length-of-the-whole": (b"Content-Length: %d" % len(_BODY), CHUNKED),
     "length-and-gzip-chunked": (b"Content-Length: 2", b"Transfer-Encoding: gzip, chunked"),
     "length-and-identity": (b"Content-Length: 12", b"Transfer-Encoding: identity"),
 }
@@ -39,7 +37,7 @@ ROWS: Final[list[Response]] = [
     gives("length-2-to-the-64-less-1", ok(b"Content-Length: 18446744073709551615", body=b"abc"), CUT, then="fin"),
     *(gives(f"lengths-{name}", ok(*lines, body=b"ok"), BROKEN) for name, lines in _TWO_LENGTHS.items()),
     gives("lengths-equal", ok(b"Content-Length: 2", b"Content-Length: 2", body=b"ok"), BROKEN),
-    gives("length-leading-zeros", ok(b"Content-Length: 0002", body=b"ok"), BROKEN, _OK),
+    gives("length-leading-zeros", ok(b"Content-Length: 0002", body=b"ok"), BROKEN, OK),
     gives("length-space-before-colon", ok(b"Content-Length : 2", body=b"ok"), BROKEN),
     *(gives(f"cl-te-{name}", ok(*lines, body=_BODY), BROKEN) for name, lines in _CONFLICTS.items()),
     *(
@@ -53,18 +51,18 @@ ROWS: Final[list[Response]] = [
         for name, lines in transfer.LINES.items()
         if name != "two-fields-gzip-first"
     ),
-    *(gives(f"coding-{name}", ok(b"Transfer-Encoding: " + v, body=_BODY), _OK) for name, v in _KNOWN.items()),
-    gives("length-shorter-than-the-body", ok(b"Content-Length: 2", body=b"okPOISON"), _OK, BROKEN, CUT),
+    *(gives(f"coding-{name}", ok(b"Transfer-Encoding: " + v, body=_BODY), OK) for name, v in _KNOWN.items()),
+    gives("length-shorter-than-the-body", ok(b"Content-Length: 2", body=b"okPOISON"), OK, BROKEN, CUT),
     gives("length-longer-than-the-body", ok(b"Content-Length: 9", body=b"ok"), CUT, BROKEN, then="fin"),
     gives("length-zero-and-a-body", ok(b"Content-Length: 0", body=b"POISON"), Got(200, b""), BROKEN, CUT),
     gives("length-of-a-petabyte", ok(b"Content-Length: 1000000000000000", body=b"ok"), CUT, BROKEN, then="fin"),
-    gives("until-the-end", ok(body=b"ok"), _OK, then="fin"),
-    gives("until-the-end-keep-alive", ok(b"Connection: keep-alive", body=b"ok"), _OK, then="fin"),
+    gives("until-the-end", ok(body=b"ok"), OK, then="fin"),
+    gives("until-the-end-keep-alive", ok(b"Connection: keep-alive", body=b"ok"), OK, then="fin"),
     gives("until-the-end-looks-chunked", ok(body=_BODY), Got(200, _BODY), then="fin"),
     gives(
         "until-the-end-is-a-response", ok(body=ok(b"Content-Length: 0")), Got(200, ok(b"Content-Length: 0")), then="fin"
     ),
     gives("until-the-reset", ok(body=b"ok"), CUT, BROKEN, then="rst"),
-    gives("close-with-a-length", ok(b"Content-Length: 2", b"Connection: close", body=b"ok"), _OK),
-    gives("close-chunked", ok(_CHUNKED, b"Connection: close", body=_BODY), _OK),
+    gives("close-with-a-length", ok(b"Content-Length: 2", b"Connection: close", body=b"ok"), OK),
+    gives("close-chunked", ok(CHUNKED, b"Connection: close", body=_BODY), OK),
 ]

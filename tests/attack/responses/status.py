@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Final
 
-from tests.attack.rows import BROKEN, CUT, Got, Response, answer, gives
+from tests.attack.rows import BROKEN, CUT, OK, Got, Response, answer, gives
 
 _TWO: Final = b"Content-Length: 2"
-_OK: Final = Got(200, b"ok")
 _ALONE: Final = replace(BROKEN, before=())
 _OTHER_VERSIONS: Final = [
     *(b"HTTP/2.0", b"HTTP/2", b"HTTP/0.9", b"HTTP/3.0", b"HTTP/1.2", b"HTTP/1", b"HTTP/11.1", b"HTTP/1.1.1"),
@@ -66,12 +65,12 @@ ROWS: Final[list[Response]] = [
     gives("reason-cr-and-a-field", _line(b"HTTP/1.1 200 a\rSet-Cookie: a=b"), BROKEN),
     gives("reason-lf-and-a-field", _line(b"HTTP/1.1 200 a\nSet-Cookie: a=b"), BROKEN),
     *(gives(f"reason-octet-{octet}", _line(b"HTTP/1.1 200 a%cb" % octet), BROKEN) for octet in _CONTROLS),
-    gives("no-reason-no-space", _line(b"HTTP/1.1 200"), BROKEN, _OK),
+    gives("no-reason-no-space", _line(b"HTTP/1.1 200"), BROKEN, OK),
     gives("line-ends-with-lf", _line(b"HTTP/1.1 200 OK").replace(b"\r\n", b"\n", 1), BROKEN),
     gives("all-lines-end-with-lf", _line(b"HTTP/1.1 200 OK").replace(b"\r\n", b"\n"), BROKEN),
     gives("head-ends-with-lf", _line(b"HTTP/1.1 200 OK").replace(b"\r\n\r\n", b"\r\n\n") + b"\r\n\r\n", BROKEN),
     gives("line-ends-with-cr-cr-lf", _line(b"HTTP/1.1 200 OK\r"), BROKEN),
-    gives("empty-line-in-front", b"\r\n" + _line(b"HTTP/1.1 200 OK"), BROKEN, _OK),
+    gives("empty-line-in-front", b"\r\n" + _line(b"HTTP/1.1 200 OK"), BROKEN, OK),
     gives("line-of-100000-bytes", _line(b"HTTP/1.1 200 " + b"a" * 100_000), BROKEN),
     gives("101", answer(b"HTTP/1.1 101 Switching Protocols", b"Connection: upgrade", b"Upgrade: x"), _ALONE),
     gives(
@@ -90,17 +89,17 @@ ROWS: Final[list[Response]] = [
         Got(426, b"ok"),
     ),
     *(gives(name, data, BROKEN, then="fin") for name, data in _FOREIGN.items()),
-    gives("1.0-with-a-length", _line(b"HTTP/1.0 200 OK"), _OK),
+    gives("1.0-with-a-length", _line(b"HTTP/1.0 200 OK"), OK),
     gives(
-        "1.0-with-a-length-and-keep-alive", answer(b"HTTP/1.0 200 OK", _TWO, b"Connection: keep-alive", body=b"ok"), _OK
+        "1.0-with-a-length-and-keep-alive", answer(b"HTTP/1.0 200 OK", _TWO, b"Connection: keep-alive", body=b"ok"), OK
     ),
-    gives("1.0-until-the-end", answer(b"HTTP/1.0 200 OK", body=b"ok"), _OK, then="fin"),
+    gives("1.0-until-the-end", answer(b"HTTP/1.0 200 OK", body=b"ok"), OK, then="fin"),
     gives(
         "1.0-chunked",
         answer(b"HTTP/1.0 200 OK", b"Transfer-Encoding: chunked", body=b"2\r\nok\r\n0\r\n\r\n"),
         BROKEN,
         CUT,
-        _OK,
+        OK,
         then="fin",
     ),
 ]

@@ -4,9 +4,8 @@ from typing import Final
 
 from tests.attack.judge import NEVER_TRAILERS
 from tests.attack.requests.trailers import BAD, PASSABLE, VALUES, with_trailers
-from tests.attack.rows import BROKEN, CUT, Got, Response, gives, ok
+from tests.attack.rows import BROKEN, CHUNKED, CUT, Got, Response, gives, ok
 
-_CHUNKED: Final = b"Transfer-Encoding: chunked"
 _NOT_OF_RESPONSES: Final = (b"x-tenant",)  # it names who asks, in requests alone
 _MAYBE: Final = (b"content-length", b"transfer-encoding")
 
@@ -15,7 +14,7 @@ def _never(name: bytes) -> Response:
     lines = (b"X-Before: 1", name + b": " + VALUES.get(name, b"x"), b"X-Behind: 2")
     whole = Got(200, b"abc", trailers=((b"x-before", b"1"), (b"x-behind", b"2")))
     may = (whole, BROKEN, CUT) if name in _MAYBE else (whole,)
-    return gives(f"never-{name.decode()}", ok(_CHUNKED, b"Trailer: " + name, body=with_trailers(*lines)), *may)
+    return gives(f"never-{name.decode()}", ok(CHUNKED, b"Trailer: " + name, body=with_trailers(*lines)), *may)
 
 
 ROWS: Final[list[Response]] = [
@@ -23,12 +22,12 @@ ROWS: Final[list[Response]] = [
     *(
         gives(
             f"passes-{name}",
-            ok(_CHUNKED, body=with_trailers(*(key + b": " + value for key, value in pairs))),
+            ok(CHUNKED, body=with_trailers(*(key + b": " + value for key, value in pairs))),
             Got(200, b"abc", trailers=pairs),
         )
         for name, pairs in PASSABLE.items()
     ),
-    *(gives(name, ok(_CHUNKED, body=with_trailers(line)), BROKEN, CUT, then="fin") for name, line in BAD.items()),
-    gives("too-large", ok(_CHUNKED, body=with_trailers(b"X: " + b"a" * 20_000)), BROKEN, CUT),
-    gives("without-end", ok(_CHUNKED, body=b"3\r\nabc\r\n0\r\n" + b"X: a\r\n" * 5000), BROKEN, CUT),
+    *(gives(name, ok(CHUNKED, body=with_trailers(line)), BROKEN, CUT, then="fin") for name, line in BAD.items()),
+    gives("too-large", ok(CHUNKED, body=with_trailers(b"X: " + b"a" * 20_000)), BROKEN, CUT),
+    gives("without-end", ok(CHUNKED, body=b"3\r\nabc\r\n0\r\n" + b"X: a\r\n" * 5000), BROKEN, CUT),
 ]
