@@ -79,7 +79,6 @@ class Stored(Generic[_K, _V]):
         self.count += one.stored_bytes is None
         self.size_bytes += size_bytes - (one.stored_bytes or 0)
         one.stored_bytes = size_bytes
-        self._by_key.move_to_end(one.key)
         if self._is_full and size_bytes > self.space.bytes_max and not one.queries:
             self.remove(one.key)
         while self._is_full and (oldest := next((o for o in self._by_key.values() if not o.queries), None)) is not None:
@@ -91,10 +90,10 @@ class Stored(Generic[_K, _V]):
         if one.key in self._by_key:
             self._by_key.move_to_end(one.key)
             one.used_at = now
-            is_due = one.stored_bytes is not None and now - one.told_at >= self.space.idle_s / _TOLD_AGAIN
-            if self.tell is not None and is_due:
-                one.told_at = now
-                self.tell(one)
+            if self.tell is None or one.stored_bytes is None or now - one.told_at < self.space.idle_s / _TOLD_AGAIN:
+                return
+            one.told_at = now
+            self.tell(one)
 
     @property
     def _is_full(self) -> bool:

@@ -209,11 +209,11 @@ class Index:
         self._groups: dict[_GroupKey, Group] = {}
         self._methods: dict[str, str] = {}  # one string for all tasks
         self._pages: dict[tuple[object, ...], tuple[Position, QueryPage]] = {}  # those that may be asked for again
-        self._bytes = 0
+        self.entry_bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        return self._bytes + sum([_PAGE_BYTES + 8 * len(page.tasks) for _, page in self._pages.values()])
+        return self.entry_bytes + sum([_PAGE_BYTES + 8 * len(page.tasks) for _, page in self._pages.values()])
 
     def __len__(self) -> int:
         """How many tasks are there."""
@@ -246,13 +246,13 @@ class Index:
         after.method = self._shared(after.method)
         if before is not None:
             after.id = before.id  # one string
-            self._bytes -= size_of(before)
+            self.entry_bytes -= size_of(before)
         if before is not None and before.raw == after.raw and before.method == after.method:
             before.told, before.listed, before.stale = after.told, after.listed, after.stale
             after = before  # its places are the same
         else:
             self._move(before, after)
-        self._bytes += size_of(after)
+        self.entry_bytes += size_of(after)
         _derive(self.stale, after.id, after.stale)
         _derive(self.unlisted, after.id, after if after.is_unlisted else None)
         self.gone.pop(after.id, None)  # the newest is the last
@@ -268,9 +268,9 @@ class Index:
 
     def stamp(self, entry: TaskEntry, told: Stamp, listed: int) -> None:
         """As `set`, where the same was said of a task that is there: nearly always."""
-        self._bytes += _STAMP_BYTES * (told.is_alone - entry.told.is_alone)
+        self.entry_bytes += _STAMP_BYTES * (told.is_alone - entry.told.is_alone)
         if entry.listed == UNLISTED != listed:
-            self._bytes -= _UNLISTED_BYTES
+            self.entry_bytes -= _UNLISTED_BYTES
             del self.unlisted[entry.id]
         entry.told, entry.listed = told, listed
 
@@ -283,13 +283,13 @@ class Index:
                 del by.tasks[bisect_left(by.tasks, by.place(before), key=by.place)]
             if not group[0].tasks:
                 del self._groups[before.status, before.method]
-                self._bytes -= GROUP_BYTES
+                self.entry_bytes -= GROUP_BYTES
         if after.raw:
             self._pages.clear()
             key = after.status, after.method
             if key not in self._groups:
                 self._groups[key] = Sorted("createdAt"), Sorted("lastUpdatedAt")
-                self._bytes += GROUP_BYTES
+                self.entry_bytes += GROUP_BYTES
             for by in self._groups[key]:
                 insort(by.tasks, after, key=by.place)
 

@@ -191,6 +191,8 @@ class Sessions:
                 yield
 
     def find(self, key: Key) -> Session | None:
+        if (session := self.stored.get(key)) is None or self._clock() - session.used_at < self.limits.idle_timeout:
+            return session
         self.stored.expire(self._clock())
         return self.stored.get(key)
 
@@ -256,6 +258,7 @@ class Sessions:
         if session is None and not shown:
             return  # nothing is known that it may change
         session, now = session or self._new(key), self.now()
+        before = session.record.index.entry_bytes
         session.record.observe(said, asked, now, bool(session.in_flight))
         if shown and not said.is_told_to_all:
             is_there_again = not session.record.index.gone.keys().isdisjoint(shown)
@@ -263,7 +266,9 @@ class Sessions:
         if said.is_got:
             self.know_get.add(key.server)
             session.ask_by_id()
-        if shown or session.stored_bytes is not None:
+        if session.stored_bytes is not None and session.record.index.entry_bytes == before:
+            self.stored.touch(session, now.at)  # nearly always: a poll says what is known
+        elif shown or session.stored_bytes is not None:
             self.stored.use(session, now.at)
 
     def note(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:
