@@ -16,18 +16,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from gateway.mcp.task import (
-    EARLIEST,
-    LATEST,
-    NO_END,
-    NO_STAMP,
-    TERMINAL,
-    UNKNOWN,
-    Place,
-    Stamp,
-    Task,
-    text_bytes,
-)
+from gateway.mcp.task import EARLIEST, LATEST, NO_END, NO_STAMP, TERMINAL, UNKNOWN, Place, Stamp, Task, text_bytes
 from gateway.query.criteria import OPEN, PLACE, Bounds, OrderBy, Query, within
 from gateway.query.cursor import Position
 

@@ -214,7 +214,7 @@ class Upstream:
         self._shuffles = -1
         self._denied = set[str]()  # the ids of tasks: says the last answer to a `tasks/get`
         self._denies_empty = False  # the last empty cursor was refused
-        self._busy: Counter[str] = Counter()  # requests under way, by session
+        self._busy: Counter[tuple[int, str]] = Counter()  # requests under way, by server and session
         self._answers = count()
         self.met: Counter[tuple[str, str]] = Counter()  # what has gone wrong, and with whose requests
         self.asks_once = True  # whoever asks on his own
@@ -407,13 +407,13 @@ class Upstream:
         else:
             fault = self._fault_of(session, message)
             kind = fault.kind if fault is not None else "ok"
-            if self.setting.busy and session is not None and self._busy[session.id]:
+            if self.setting.busy and session is not None and self._busy[place, session.id]:
                 kind = f"status {self.setting.busy}"
             if own is not None:
                 own.outcome = kind
             self.note("upstream: asked {} {}: {}", method, message.get("params"), kind)
             waits = session is None or method == "tasks/result"  # for as long as the task works
-            busy = "" if waits or session is None else session.id
+            busy = (place, "") if waits or session is None else (place, session.id)
             self._busy[busy] += 1
             try:
                 await self._carry_out(connection, session, message, kind)

@@ -36,8 +36,8 @@ def faults(record: Record) -> Iterator[str]:
         if entry.stale is not None and entry.stale.blocks_from > entry.stale.invalidated:
             yield f"{entry}"
     groups_bytes = GROUP_BYTES * len(index._groups)
-    if index._bytes != groups_bytes + sum(map(size_of, entries.values())):
-        yield f"{index._bytes} bytes of {entries}"
+    if index.entry_bytes != groups_bytes + sum(map(size_of, entries.values())):
+        yield f"{index.entry_bytes} bytes of {entries}"
 
 
 @contextmanager
