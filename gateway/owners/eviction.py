@@ -79,6 +79,7 @@ class Stored(Generic[_K, _V]):
         self.count += one.stored_bytes is None
         self.size_bytes += size_bytes - (one.stored_bytes or 0)
         one.stored_bytes = size_bytes
+        self._by_key.move_to_end(one.key)  # it goes last
         if self._is_full and size_bytes > self.space.bytes_max and not one.queries:
             self.remove(one.key)
         while self._is_full and (oldest := next((o for o in self._by_key.values() if not o.queries), None)) is not None:
