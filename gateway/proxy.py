@@ -73,9 +73,7 @@ class Proxy:
             bytes_max = self._limits.inspected_body_bytes_max  # no name holds the body, which is large perhaps
             message = await read(await exchange.request.read_body(may_carry, bytes_max), *self._reads)
             if self._guards is not None:
-                head = exchange.request.head  # it may be a message of MCP's, whose client accepts an event stream
-                may_be = head.method == b"POST" and EVENT_STREAM in b",".join(head.headers.all(b"accept")).lower()
-                unread = exchange.request.taken if message is None and may_be else None
+                unread = exchange.request.taken if message is None and _accepts_stream(exchange) else None
                 exchange.cost = cost = self._guards.admit(message, unread, caller.rate_limit_key)
                 exchange.request.replace_body(self._guards.lowered(message, exchange.request.taken))
                 if cost is not None:
@@ -105,6 +103,12 @@ class Proxy:
                 caller.pool.clients -= 1
             self._access_log.ended(kind, message, perf_counter() - began_at, failed, exchange, caller)
             failed = None
+
+
+def _accepts_stream(exchange: Exchange) -> bool:
+    """Whether a request that was not read may be a message of MCP's, whose client accepts an event stream."""
+    head = exchange.request.head
+    return head.method == b"POST" and EVENT_STREAM in b",".join(head.headers.all(b"accept")).lower()
 
 
 def _respond(

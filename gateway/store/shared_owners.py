@@ -88,7 +88,9 @@ class SharedOwn(OwnTasks):
             return not task_ids
         if self.owns(owners, *task_ids):  # another replica may know better
             ids = [str(task_id) for task_id in task_ids]
-            await (self.learn(owners) if all(o in self._heard for o in owners) else self._look(owners, ids))
+            heard = [self._heard.get(owner, Heard()) for owner in owners]
+            is_in_place = all(one.place and one.epoch == self._store.epoch for one in heard)  # else some may be untold
+            await (self.learn(owners) if is_in_place else self._look(owners, ids))
         began_s = self._now().at
         for wait_s in _WAITS_S:
             if self._now().at + wait_s - began_s > _WAIT_S:

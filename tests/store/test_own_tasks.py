@@ -92,6 +92,23 @@ async def test_an_id_that_is_made_again_at_another_replica_is_its_last_makers(gu
                 assert (await each.ids(maker), await each.ids(loser)) == (["same"], [])
 
 
+@pytest.mark.parametrize("lists_first", [True, False])
+async def test_an_id_that_is_made_again_while_the_store_was_away_is_not_its_earlier_owners_for_max_age(
+    guarded: Fleet, store: Store, lists_first: bool
+) -> None:
+    """What was heard in the connection before is no reason to ask nothing."""
+    async with guarded.pair(index={"max_age": "60s"}, **OWN) as (one, other):
+        ada, eve = await one.open("ada"), await one.open("eve")
+        await make(one, ada, "same")
+        await soon(other, ada, "same")
+        if lists_first:
+            assert await other.ids(ada) == ["same"]
+        await store.run("CLIENT", "KILL", "TYPE", "normal")
+        await make(one, eve, "same")
+        await soon(other, ada, "same", is_his=False)
+        await soon(other, eve, "same")
+
+
 async def test_while_the_store_fails_what_is_not_known_here_gets_an_error_that_says_so(
     guarded: Fleet, store: Store
 ) -> None:
