@@ -187,7 +187,8 @@ class Client:
             exchange = await self._send(None, {"id": self._id(), "method": "initialize", "params": params})
             if "mcp-session-id" in exchange.headers:
                 self.session = self._upstream.latest[self._number]
-                self.session.opened = self._moments.now()
+                if self.session.is_initialized:
+                    self.session.opened = self._moments.now()
                 return
         raise Violation("unanswered", f"initialize: {exchange.status}")
 

@@ -42,6 +42,10 @@ FOUND = {
     "the stream of a call is resumed at the server that has taken the place of the one that was called": History(
         Setting(streams=True), (Fault(kind="resume"), Create(), Blink(4), Move()),
     ),
+    "a server has answered `initialize`, and before a client knows, another that did not has taken its place": History(
+        Setting(delays=((0, 4),)),
+        (Renew(restarts=True), Blink(), Move(), Wait(16), Create(elsewhere=True), Query(methods=(1,))),
+    ),
     "callers with empty credentials make a task each": History(Setting(owns=True), (Nobody(), Nobody(0, 0, 4))),
     "a task is asked for, and once there is no such method": History(
         Setting(order="nothing"),

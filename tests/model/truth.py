@@ -164,6 +164,7 @@ class ServerSession:
     truths: list[Truth] = field(default_factory=list)
     began: Moment = BEFORE_ALL  # what passed in others before counts
     opened: Moment = AFTER_ALL  # when a client knew of it; one that shares it may be earlier
+    is_initialized: bool = False  # at this server, not only at the one before
     ended: Moment | None = None
     disturbed: int = 0
     disturbed_at: float = float("-inf")

@@ -325,7 +325,7 @@ class Upstream:
         began = self.moments.now() if self.setting.lists_all else BEFORE_ALL
         number, place = before.number, before.place
         of = session_id, number, self.authorizations[number]
-        session = ServerSession(*of, before.truths, began, before.opened, place=place)
+        session = ServerSession(*of, before.truths, began, before.opened, before.is_initialized, place=place)
         self._open(session)
         return session
 
@@ -655,6 +655,8 @@ class Upstream:
         else:
             for n in (0, 1) if self.setting.shared else (number,):
                 self._open(ServerSession(session_id, n, self.authorizations[n], place=connection.place))
+        for session in self.sessions.values():
+            session.is_initialized |= (session.place, session.id) == (connection.place, session_id)
         connection.extra += b"Mcp-Session-Id: %b\r\n" % session_id.encode()
         requests: dict[str, Json] = {}
         for name in method_names(self.setting.methods):
