@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Final
 
-from tests.peer import Client
+from tests.peer import Client, NotInTime
 from tests.relay.wire import request, response
 from tests.soak import judge
 from tests.soak.plan import SESSIONS, Conversation, Exchange, identity, marked
@@ -19,11 +19,11 @@ PAUSES_S: Final = 0.01
 _LIST_BYTES: Final = 1500  # about, of what the gateway answers
 
 
-async def converse(port: int, conversation: Conversation, promised: Container[int]) -> list[str]:
+async def converse(port: int, conversation: Conversation, upstream: Upstream) -> list[str]:
     """One connection of a client's; the faults in what came (judge.py)."""
     client = await Client.connect(port)
     departure = conversation.departure
-    asking = asyncio.create_task(_ask(client, conversation))
+    asking = asyncio.create_task(_ask(client, conversation, upstream))
     dawdling = asyncio.create_task(_dawdle(client)) if conversation.is_slow else None
     try:
         left = await _until_departure(client, conversation, asking)
@@ -40,7 +40,7 @@ async def converse(port: int, conversation: Conversation, promised: Container[in
         elif departure is not None:
             client.finish()
         await client.close()
-    return judge.faults(conversation.exchanges, received, end, left, methods, promised)
+    return judge.faults(conversation.exchanges, received, end, left, methods, upstream.promised)
 
 
 async def forget_sessions(port: int, upstream: Upstream) -> None:
@@ -49,7 +49,7 @@ async def forget_sessions(port: int, upstream: Upstream) -> None:
         asked = request(b"DELETE", fields=[*identity(session), b"X-Request-Id: %d" % number])
         ending = Exchange(number, "DELETE", session, asked, marked(response(b""), number))
         upstream.expect([ending])
-        assert not await converse(port, Conversation([ending], False, [], None), upstream.promised)
+        assert not await converse(port, Conversation([ending], False, [], None), upstream)
         upstream.forget([ending])
 
 
@@ -87,7 +87,7 @@ async def _until_departure(client: Client, conversation: Conversation, asking: "
         await asyncio.gather(leaving, return_exceptions=True)
 
 
-async def _ask(client: Client, conversation: Conversation) -> None:
+async def _ask(client: Client, conversation: Conversation, upstream: Upstream) -> None:
     """Send the requests, and wait for the responses: for each in turn, or for all behind the last."""
     exchanges, departure = conversation.exchanges, conversation.departure
     allowed = conversation.sent_bytes
@@ -102,7 +102,7 @@ async def _ask(client: Client, conversation: Conversation) -> None:
         wanted += len(group)
         if not allowed and departure is not None and departure.at == "asking":
             return
-        await _responses(client, wanted, group[-1])
+        await _responses(client, wanted, group[-1], upstream)
         if client.end != "open":
             return
 
@@ -116,8 +116,11 @@ async def _dawdle(client: Client) -> None:
         client.resume()
 
 
-async def _responses(client: Client, wanted: int, last: Exchange) -> None:
-    """Return once so many responses have come, with all that they have; or the connection has ended."""
+async def _responses(client: Client, wanted: int, last: Exchange, upstream: Upstream) -> None:
+    """Return once so many responses have come, with all that they have; or the connection has ended.
+
+    While the gateway asks the upstream anything, whatever takes long is the machine: `REQUESTS_MAX` ends that.
+    """
     stays_at = len(judge.right(last).body) if last.stays_open and last.death is None else None
 
     def are_there() -> bool:
@@ -126,7 +129,13 @@ async def _responses(client: Client, wanted: int, last: Exchange) -> None:
         came = [response for response in client.responses() if response.is_final]
         return len(came) >= wanted and (came[-1].whole or len(came[-1].body) == stays_at)
 
-    await client.until(are_there, f"{wanted} responses")
+    while True:
+        came_whole = upstream.came_whole
+        try:
+            return await client.until(are_there, f"{wanted} responses")
+        except NotInTime:
+            if upstream.came_whole == came_whole:
+                raise
 
 
 def _split(data: bytes, cuts: list[float]) -> list[bytes]:

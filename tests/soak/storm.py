@@ -166,7 +166,7 @@ class Storm:
         report.exchanges += len(conversation.exchanges)
         self._upstream.expect(conversation.exchanges)
         try:
-            found = await converse(self._port, conversation, self._upstream.promised)
+            found = await converse(self._port, conversation, self._upstream)
         except (AssertionError, OSError, Malformed) as error:
             found = [f"{type(error).__name__}: {error}"]
         report.promised += sum(e.number in self._upstream.promised for e in conversation.exchanges)

@@ -25,6 +25,7 @@ from tests.upstream import Listener
 DESERTED_S: Final = 10.0
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 SLOW_S: Final = 0.005
+REQUESTS_MAX: Final = 2000  # for one exchange: 100 polls of a stream that breaks, twice, for each of three tasks
 _PAUSE_MAX_S: Final = 0.001
 _PAUSES: Final = 0.25  # before a piece of a response
 
@@ -195,6 +196,8 @@ class Upstream(Listener):
     def death_of(self, exchange: Exchange) -> Death | None:
         """How the next request of an exchange is to end too early."""
         self._count[exchange.number] += 1
+        if self._count[exchange.number] == REQUESTS_MAX:
+            self.faults.append(f"exchange {exchange.number}, {exchange.kind}, has made {REQUESTS_MAX} requests")
         death = exchange.death
         return death if death is not None and death.hits(self._count[exchange.number]) else None
 
