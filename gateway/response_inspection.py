@@ -25,7 +25,7 @@ from gateway.mcp.capabilities import RESPONSE_BYTES_MAX
 from gateway.mcp.client_message import ClientMessage
 from gateway.relay.body_pump import Inspector, nothing
 from gateway.relay.http_caller import HttpCaller
-from gateway.tasks.exchange_observer import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
+from gateway.tasks.exchange_observer import PLAIN, RESUMED, Intercepted, Pending, begin
 from gateway.tasks.session_indexes import Sessions
 from gateway.transport.body_stream import Response
 
@@ -57,9 +57,9 @@ class Interceptor:
         self._session_id: bytes | None = None  # of the session that `initialize` opens
         self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread
         if message is not None:
-            self._pending = begin(message, sessions.now(), misspelt)
+            self._pending = begin(message, sessions.now, misspelt)
         elif (head := exchange.request.head).method == b"POST":
-            self._pending = Pending(RequestKind.UNREAD, None, sessions.now())
+            self._pending = Pending("UNREAD", None, sessions.now())
         else:
             # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
             is_resumed = head.method == b"GET" and b"last-event-id" in head.headers.by_name
@@ -86,8 +86,8 @@ class Interceptor:
                 return Inspector(move.document, _passed_unread, edits=True, hold_bytes_max=DOCUMENT_BYTES_MAX)
             # It may be the metadata of a resource, anywhere; servers write its head and its body together.
             return Inspector(self._metadata, nothing, edits=True, hold_bytes_max=DOCUMENT_BYTES_MAX, hold_s=0.5)
-        is_initialize = pending.kind is RequestKind.INITIALIZE
-        may_tell = pending.kind in (RequestKind.TASKS, RequestKind.UNREAD) or (is_initialize and kind == JSON)
+        is_initialize = pending.kind == "INITIALIZE"
+        may_tell = pending.kind in ("TASKS", "UNREAD") or (is_initialize and kind == JSON)
         if kind != EVENT_STREAM and not may_tell:
             return None
         if is_initialize:
@@ -98,7 +98,7 @@ class Interceptor:
         if pending is PLAIN:
             return Inspector(self._message, self._unread, _MARKS)
         hold_max = RESPONSE_BYTES_MAX if is_initialize else sys.maxsize  # a larger one is not edited
-        edits = pending.may_edit and not caller.proof
+        edits = (pending.kind in ("INITIALIZE", "RESUMED") or bool(pending.misspelt)) and not caller.proof
         return Inspector(self._message, self._unread, AWAITED, edits, hold_bytes_max=hold_max)
 
     def _metadata(self, data: bytes) -> bytes:
@@ -116,7 +116,7 @@ class Interceptor:
         """Take in what a message tells, and return it as the client is to see it."""
         caller, task_id = self._caller, intercepted.task_id
         if intercepted.response is not None:
-            self._exchange.error_code = jsonrpc.code_of(intercepted.response.error)
+            self._exchange.error_code = jsonrpc.code_of(error) if (error := intercepted.response.error) else None
             self._exchange.task_id = task_id or self._exchange.task_id
         if intercepted.not_advertised and not self._has_warned:
             self._has_warned = True

@@ -157,7 +157,7 @@ class ClientConnection(ClientWire):
         if isinstance(event, Head):
             self._receiving = exchange = Exchange.of(self, event)
             self._enter("SERVING")
-            self._exchange, self._task = exchange, self.loop.create_task(self._run(exchange))
+            self._exchange, self._task = exchange, self.loop.create_task(_run(self, self._owner.handle, exchange))
         elif isinstance(event, bytes):
             if self._receiving is not None:
                 self._receiving.request.body.feed(event)
@@ -198,9 +198,8 @@ class ClientConnection(ClientWire):
 
     # ---- exchanges ----
 
-    async def _run(self, exchange: Exchange) -> None:
-        """Have an exchange handled; then decide what follows."""
-        await _handle(self._owner.handle, exchange)
+    def handled(self, exchange: Exchange) -> None:
+        """Decide what follows an exchange."""
         self._exchange = self._task = None
         self.limit_stalls(True)
         came = exchange.request.body.is_whole
@@ -293,13 +292,14 @@ class ClientConnection(ClientWire):
         self.end_writing()
 
 
-async def _handle(handle: Handle, exchange: Exchange) -> None:
+async def _run(connection: ClientConnection, handle: Handle, exchange: Exchange) -> None:
     try:
         await handle(exchange)
     except (asyncio.CancelledError, ClientGone) as ended:
         without_frames(ended)
     except Exception:
         log.exception("a request could not be handled")  # a fault of what handles faults
+    connection.handled(exchange)
 
 
 class Listener:

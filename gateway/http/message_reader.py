@@ -29,7 +29,7 @@ class HeadTooLarge(TooMuch):
 
 def whole_body(data: bytes, at: int) -> bytes | None:
     """The body whose chunks are all that `data` has from `at` on; None if there is anything that llhttp is to judge."""
-    pieces = list[bytes]()
+    pieces: list[bytes] = []
     while len(pieces) < _WHOLE_MAX and (found := _SIZE.match(data, at)) is not None:
         start = found.end()
         end = start + int(found[1], 16)

@@ -120,7 +120,8 @@ class CachedHead(Generic[Kept]):
 
         None if it is another head.
         """
-        found, at, last = list[bytes](), 0, self.pieces[-1]
+        found: list[bytes] = []  # list[bytes]() costs more
+        at, last = 0, self.pieces[-1]
         for piece, size_bytes in self._steps:
             end = at + size_bytes
             if data[at:end] != piece or (at := data.find(b"\r", end)) < 0:  # startswith() costs more

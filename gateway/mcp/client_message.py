@@ -45,7 +45,7 @@ class ClientMessage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_observed(self) -> bool:
         """Whether it is a request whose response may say something about a task."""
-        return self.is_request and (self.asks_task or self.method in _OBSERVED)
+        return (self.asks_task or self.method in _OBSERVED) and self.is_request
 
     def passed(self) -> Self:
         """What is still of use when it has been passed on."""

@@ -39,11 +39,11 @@ class Message(msgspec.Struct):
 
     @property
     def is_request(self) -> bool:
-        return self.method is not None and len(self.id) > 0
+        return self.method is not None and bool(self.id)
 
     @property
     def is_response(self) -> bool:
-        return self.method is None and len(self.id) > 0 and len(self.result) + len(self.error) > 0
+        return self.method is None and bool(self.id and (self.result or self.error))
 
     def answers(self, message_id: int) -> bool:
         """Whether it is the response to the one request of its exchange, which has that id in any spelling.
@@ -79,7 +79,7 @@ _text = msgspec.json.Decoder(str)
 
 def decoded(decoder: msgspec.json.Decoder[_Read], data: bytes | bytearray | msgspec.Raw) -> _Read | None:
     """What a decoder reads in `data`; None if it cannot."""
-    if not len(data):
+    if not data:
         return None  # as often: an exception takes long
     try:
         return decoder.decode(data)
@@ -98,7 +98,7 @@ def parse(data: bytes | bytearray) -> Message | None:
         return None  # other JSON
     except UNREADABLE:
         message = decoded(_lenient, rewritten(data) or b"")
-    if message is not None and len(message.error) and bytes(message.error) == b"null":  # some servers always write it
+    if message is not None and message.error and bytes(message.error) == b"null":  # some servers always write it
         message.error = ABSENT
     return message
 

@@ -2,7 +2,7 @@
 
 import re
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -62,7 +62,7 @@ def to_encode(text: str) -> str:
     return text if text.isascii() else text.encode().decode()
 
 
-class Moment(NamedTuple):
+class Moment(msgspec.Struct, frozen=True, order=True, gc=False):
     """A place in the order of what happens, and its time: clocks tick too slowly to tell the order."""
 
     order: int

@@ -63,7 +63,7 @@ def of_response(request: ClientMessage | None, response: Message) -> Observation
     """What the response to `request` says."""
     if request is not None and not request.is_observed:
         return None
-    if bytes(response.error):
+    if response.error:
         return _of_error(request, response)
     try:
         if request is not None and request.method == "tasks/result":
@@ -180,7 +180,7 @@ def _state(raw: msgspec.Raw, is_alone: bool = False) -> Shown:
         raise TaskError("no task") from None
     if len(shown.taskId) > task.ID_CHARS_MAX or jsonrpc.REPLACEMENT in shown.taskId:
         raise TaskError("its id may be another")
-    return shown, jsonrpc.without_meta(bytes(raw)) if is_alone and len(shown.meta) else bytes(raw)
+    return shown, jsonrpc.without_meta(bytes(raw)) if is_alone and shown.meta else bytes(raw)
 
 
 def named(names: msgspec.Raw) -> str | None:

@@ -53,10 +53,8 @@ class Stored(Generic[_K, _V]):
         self._beside = beside  # what is stored there takes of the same space
         self.tell: Callable[[_V], None] | None = None  # is told of what is stored, and again while it is in use
         self._by_key: OrderedDict[_K, _V] = OrderedDict()
+        self.get: Callable[[_K], _V | None] = self._by_key.get
         self._groups_of, self._groups = groups_of, dict[Hashable, dict[_K, None]]()
-
-    def get(self, key: _K) -> _V | None:
-        return self._by_key.get(key)
 
     def all(self) -> list[_V]:
         """All of them, the least recently used first."""
@@ -88,13 +86,15 @@ class Stored(Generic[_K, _V]):
 
     def touch(self, one: _V, now: float) -> None:
         """It is used now, and as large as before."""
-        if one.key in self._by_key:
+        try:
             self._by_key.move_to_end(one.key)
-            one.used_at = now
-            if self.tell is None or one.stored_bytes is None or now - one.told_at < self.space.idle_s / _TOLD_AGAIN:
-                return
-            one.told_at = now
-            self.tell(one)
+        except KeyError:
+            return
+        one.used_at = now
+        if self.tell is None or one.stored_bytes is None or now - one.told_at < self.space.idle_s / _TOLD_AGAIN:
+            return
+        one.told_at = now
+        self.tell(one)
 
     @property
     def _is_full(self) -> bool:

@@ -315,7 +315,7 @@ async def _pass_while_sending(
     respond: Callable[[Response], Coroutine[None, None, None]],
 ) -> None:
     """Send a body as it comes from the client; the response may begin, and even end, before the body has ended."""
-    answered = asyncio.ensure_future(call.head(None))
+    answered: asyncio.Future[Any] = call.connection.head(None)
     tasks: list[asyncio.Future[Any]] = [sending, answered]
     try:
         first: float | None = timeout_s if exchange.request.waits and timeout_s else None
@@ -329,7 +329,7 @@ async def _pass_while_sending(
             await asyncio.wait({answered}, timeout=timeout_s or None)
             if not answered.done():
                 raise UpstreamTimeout(f"no answer from the upstream within {timeout_s:g} s")
-        responding = asyncio.ensure_future(respond(answered.result()))
+        responding = asyncio.ensure_future(respond(call.came(answered.result())))
         tasks.append(responding)
         await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_COMPLETED)
         if not responding.done():
@@ -350,14 +350,15 @@ async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, respo
     if kind == EVENT_STREAM and not response.body.is_whole:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
     if inspector is None or response.framing == "none":
-        await _pump(exchange, response, Tap(exchange.note_error if kind == JSON else bytes))
-        return
+        through = exchange.note_error if kind == JSON else bytes
+        if response.body.is_whole:
+            return _pass_whole(exchange, response, through(response.body.take()))
+        return await _pump(exchange, response, Tap(through))
     begun, limits = b"", caller.pool.limits
     if response.body.is_whole and not inspector.edits and b"content-encoding" not in response.head.headers.by_name:
         begun = response.body.take()
         if inspected_at_once(inspector, begun, kind, limits):
-            await _pump(exchange, response, Tap(begun=begun))
-            return
+            return _pass_whole(exchange, response, begun)
     reservation, tap = Reservation(exchange.connection.buffers), Tap()
     try:
         tap = await tap_for(inspector, response, limits, reservation)
@@ -368,6 +369,12 @@ async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, respo
         raise
     finally:
         reservation.close()
+
+
+def _pass_whole(exchange: Exchange, response: Response, body: bytes) -> None:
+    exchange.response.pass_on(response)
+    exchange.response.send(body)
+    exchange.response.end(response.body.trailers)
 
 
 async def _pump(exchange: Exchange, response: Response, tap: Tap) -> None:

@@ -31,7 +31,7 @@ from gateway.stdio.child_process import Child, Streams
 from gateway.stdio.line_channel import UNANSWERED_MAX, Passed, StdioCaller, StdioReply, Unanswered
 from gateway.stdio.line_splitter import SIGHT_BYTES, Line, LineParser, Sight
 from gateway.stdio.standard_streams import Outlet, PipeSource
-from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, RequestKind, begin
+from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
 from gateway.tasks.session_indexes import Sessions
 from gateway.transport.memory_budget import Buffers, Reservation
 
@@ -246,8 +246,8 @@ class StdioProxy:
 
 def _pending(passed: Passed | None) -> Pending:
     if passed is None or not passed.is_clear:
-        return UNMATCHED if passed is None else Pending(RequestKind.UNREAD, None, passed.at)
-    return begin(passed.request, passed.at, passed.misspelt)
+        return UNMATCHED if passed is None else Pending("UNREAD", None, passed.at)
+    return begin(passed.request, lambda: passed.at, passed.misspelt)
 
 
 class NoCounts:

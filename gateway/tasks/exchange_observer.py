@@ -13,8 +13,8 @@
 No message is changed but the result of `initialize` (DESIGN 4), and of a `tasks/list` with a misspelt criterion (5.4).
 """
 
-from enum import Enum
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -44,12 +44,7 @@ class Intercepted(msgspec.Struct):
         return None if self.observation is None else self.observation.task_id
 
 
-class RequestKind(Enum):
-    INITIALIZE = "initialize"
-    TASKS = "tasks"
-    UNREAD = "unread"
-    RESUMED = "resumed"
-    PLAIN = "plain"
+RequestKind: TypeAlias = Literal["INITIALIZE", "TASKS", "UNREAD", "RESUMED", "PLAIN"]
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -61,11 +56,6 @@ class Pending(msgspec.Struct, frozen=True):
     task_id: str | None = None  # that a `tasks/get`, `tasks/cancel` or `tasks/result` names
     misspelt: tuple[str, ...] = ()  # names of a `tasks/list` that are nearly criteria
 
-    @property
-    def may_edit(self) -> bool:
-        """Whether `message` may return other bytes than it was given."""
-        return self.kind in (RequestKind.INITIALIZE, RequestKind.RESUMED) or bool(self.misspelt)
-
     def read(self, data: bytes, message: Message | None) -> Intercepted:
         """What a message says that comes while the request is pending; None: there is none in the data."""
         is_large = len(data) > READ_BYTES_MAX
@@ -76,46 +66,46 @@ class Pending(msgspec.Struct, frozen=True):
             is_told = message.method == task_observations.STATUS_NOTIFICATION
             said = Observation(doubt=True) if is_large and is_told else task_observations.of_notification(message)
             return Intercepted(data, said)
-        if self.kind is RequestKind.PLAIN:
+        if self.kind == "PLAIN":
             return Intercepted(data, response=message)
         if self.request is not None and not jsonrpc.same_id(message.id, self.request.id):
             # A client may take it for its own all the same: `"1"` or `1.0` for `1`.
             return UNMATCHED.read(data, message)
         observation, succeeds = None, False
-        if self.kind is not RequestKind.INITIALIZE:
+        if self.kind != "INITIALIZE":
             of_response = task_observations.of_large if is_large else task_observations.of_response
             observation = of_response(self.request, message)
-            method = "" if self.request is None else self.request.method or ""
-            succeeds = not len(message.error) and method.startswith("tasks/")
+            method = None if self.request is None else self.request.method
+            succeeds = not message.error and method is not None and method.startswith("tasks/")
         intercepted = Intercepted(data, observation, self.asked, None, message, succeeds)
         if self.misspelt:
             intercepted.seen = _naming(data, message, self.misspelt)
-        elif self.may_edit:
-            _advertise(intercepted, message, is_certain=self.kind is RequestKind.INITIALIZE)
+        elif self.kind in ("INITIALIZE", "RESUMED"):
+            _advertise(intercepted, message, is_certain=self.kind == "INITIALIZE")
         return intercepted
 
     def unread(self) -> Intercepted:
         """What a message says that cannot be read, and comes while the request is pending."""
         why = "a response to initialize cannot be read: too large, or encoded"
-        is_initialize = self.kind is RequestKind.INITIALIZE
+        is_initialize = self.kind == "INITIALIZE"
         return Intercepted(b"", Observation(doubt=True), not_advertised=why if is_initialize else "")
 
 
-PLAIN: Final = Pending(RequestKind.PLAIN)
-RESUMED: Final = Pending(RequestKind.RESUMED)
-UNMATCHED: Final = Pending(RequestKind.UNREAD)  # which request a response answers
+PLAIN: Final = Pending("PLAIN")
+RESUMED: Final = Pending("RESUMED")
+UNMATCHED: Final = Pending("UNREAD")  # which request a response answers
 READ_BYTES_MAX: Final = 1 << 20  # of a larger message only the id is read, and whether it is a result
 
 
-def begin(request: ClientMessage, asked: Moment, misspelt: tuple[str, ...] = ()) -> Pending:
-    """A message of the client's that was read passes at the moment `asked`."""
+def begin(request: ClientMessage, now: Callable[[], Moment], misspelt: tuple[str, ...] = ()) -> Pending:
+    """A message of the client's that was read passes now."""
     if request.is_observed:
         task_id = request.task_id if request.method in task_observations.NAMING else None
         if task_id is not None and jsonrpc.REPLACEMENT in task_id:
-            return Pending(RequestKind.UNREAD, None, asked)  # the id may be another
-        return Pending(RequestKind.TASKS, request, asked, task_id, misspelt)
+            return Pending("UNREAD", None, now())  # the id may be another
+        return Pending("TASKS", request, now(), task_id, misspelt)
     if request.method == "initialize" and request.is_request:
-        return Pending(RequestKind.INITIALIZE, request, asked)
+        return Pending("INITIALIZE", request, now())
     return PLAIN
 
 

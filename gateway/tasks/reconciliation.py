@@ -178,10 +178,10 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         """A task is stale. Too many are a doubt."""
         entry = self.index.entries.get(task_id) or absent(task_id)
         if (before := entry.stale) is not None:
-            before.blocks_from, before.invalidated = (
-                min(before.blocks_from, stale.blocks_from),
-                max(before.invalidated, stale.invalidated),
-            )
+            if stale.blocks_from < before.blocks_from:
+                before.blocks_from = stale.blocks_from
+            if stale.invalidated > before.invalidated:
+                before.invalidated = stale.invalidated
             if before.source >= stale.source and not (stale.method or stale.made or stale.denied or before.denied):
                 return  # only since when has changed
             stale.blocks_from, stale.invalidated, stale.failed = before.blocks_from, before.invalidated, before.failed

@@ -258,17 +258,18 @@ class Sessions:
         if session is None and not shown:
             return  # nothing is known that it may change
         session, now = session or self._new(key), self.now()
-        before = session.record.index.entry_bytes
+        index, is_stored = session.record.index, session.stored_bytes is not None
+        before_bytes = index.entry_bytes
         session.record.observe(said, asked, now, bool(session.in_flight))
         if shown and not said.is_told_to_all:
-            is_there_again = not session.record.index.gone.keys().isdisjoint(shown)
+            is_there_again = bool(index.gone) and not index.gone.keys().isdisjoint(shown)
             self._seen.note(session.owners, shown, now, made=said.made is not None or is_there_again)
         if said.is_got:
             self.know_get.add(key.server)
             session.ask_by_id()
-        if session.stored_bytes is not None and session.record.index.entry_bytes == before:
+        if is_stored and index.entry_bytes == before_bytes:
             self.stored.touch(session, now.at)  # nearly always: a poll says what is known
-        elif shown or session.stored_bytes is not None:
+        elif shown or is_stored:
             self.stored.use(session, now.at)
 
     def note(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:
@@ -278,10 +279,11 @@ class Sessions:
         """
         if intercepted.server is not None:
             self.servers.note(opened or key, intercepted.server)
-        if intercepted.observation is not None and self.lives is not None:
-            self.lives.observe(key, intercepted.observation, intercepted.asked)
-        if intercepted.observation is not None and not is_unique:
-            self.observe(key, intercepted.observation, intercepted.asked)
+        if (said := intercepted.observation) is not None:
+            if self.lives is not None:
+                self.lives.observe(key, said, intercepted.asked)
+            if not is_unique:
+                self.observe(key, said, intercepted.asked)
 
     def refuse(self, session: Session | None) -> None:
         """The upstream has refused a request of a caller's: it is asked before anything is shown (DESIGN 7.4)."""

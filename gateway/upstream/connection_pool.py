@@ -90,12 +90,12 @@ class UpstreamConnection(Wire):
         self._asked = self.moved = True
         super().write(data)
 
-    async def head(self, timeout_s: float | None) -> Response:
+    def head(self, timeout_s: float | None) -> asyncio.Future[Response]:
         """The response's head. Raises UpstreamBroken, or UpstreamTimeout within a second after `timeout_s`."""
         assert self._head is not None
         if timeout_s:
             self.deadline, self.timeout_s = self.loop.time() + timeout_s, timeout_s
-        return await self._head
+        return self._head
 
     @property
     def is_whole(self) -> bool:
@@ -259,18 +259,17 @@ class Call:
             except TimeoutError:
                 raise Overloaded(f"{slots.limit} requests to the upstream are under way") from None
         try:
-            await self._connect(fresh=False)
+            self._begin(await self._pool.connection(self._client is not None and self._client.authenticates))
         except BaseException:
             slots.change(-1)
             raise
         return self
 
-    async def _connect(self, fresh: bool) -> None:
-        pool, client = self._pool, self._client
-        self.connection = await pool.connection(fresh or (client is not None and client.authenticates))
-        self.connection.begin(self._method, client)
+    def _begin(self, connection: UpstreamConnection) -> None:
+        self.connection = connection
+        connection.begin(self._method, self._client)
         self._began_at = perf_counter()  # uvloop's own clock ticks once a millisecond
-        pool.active.add(self.connection)
+        self._pool.active.add(connection)
 
     async def send(self, data: bytes, last: bool = False) -> None:
         """Send bytes of the request; `last` says that these are the last."""
@@ -292,19 +291,18 @@ class Call:
                 connection.write(body)
             self._sent = True
             try:
-                return await self.head(timeout_s)
+                return self.came(await connection.head(timeout_s))
             except UpstreamBroken:
                 if not again or connection.answered or not connection.used:
                     raise
             self._pool.active.discard(connection)
             connection.end()
-            await self._connect(fresh=True)  # it was not used before
+            self._begin(await self._pool.connection(fresh=True))  # it was not used before
 
-    async def head(self, timeout_s: float | None) -> Response:
-        """The response's head, once enough of the request has been sent. How fast it came is told, unless it waits."""
-        response, pool = await self.connection.head(timeout_s), self._pool
+    def came(self, response: Response) -> Response:
+        """The head of the response has come. How fast it came is told, unless it waits for news."""
         if self._client is None or not self._client.waits_for_news:
-            pool.on_answer(perf_counter() - self._began_at)
+            self._pool.on_answer(perf_counter() - self._began_at)
         return response
 
     async def __aexit__(self, *_: object) -> None:

@@ -217,7 +217,7 @@ def test_what_was_asked_before_a_life_was_first_seen_does_not_end_it(play: Play)
     play.lives.gone(ANN, "t", Moment(0, NOW_S))
     request = plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/result","params":{"taskId":"t"}}')
     data = b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    said = begin(request, Moment(0, NOW_S)).read(data, jsonrpc.parse(data))
+    said = begin(request, lambda: Moment(0, NOW_S)).read(data, jsonrpc.parse(data))
     assert said.observation is not None
     play.lives.observe(ANN, said.observation, said.asked)
     play.counts("render started 2", "render lost 1", "render working 1")

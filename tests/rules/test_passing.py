@@ -12,7 +12,7 @@ from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX
 from gateway.mcp.task import Moment
 from gateway.mcp.task_observations import Observation
-from gateway.tasks.exchange_observer import PLAIN, RESUMED, UNMATCHED, Pending, RequestKind, begin
+from gateway.tasks.exchange_observer import PLAIN, RESUMED, UNMATCHED, Pending, begin
 from tests.rules import documents, plain
 
 ASKED: Final = Moment(5, 5.0)
@@ -53,7 +53,7 @@ def told(pending: Pending, data: bytes) -> str:
 
 
 def of(method: str, params: bytes = b"{}") -> Pending:
-    return begin(request(method, params), ASKED)
+    return begin(request(method, params), lambda: ASKED)
 
 
 ID: Final = b'{"taskId":"a"}'
@@ -63,7 +63,7 @@ RESULT: Final = of("tasks/result", ID)
 LIST: Final = of("tasks/list")
 OTHER: Final = of("tools/call", b'{"name":"x"}')
 INITIALIZE: Final = of("initialize")
-NOT_READ: Final = Pending(RequestKind.UNREAD, None, ASKED)
+NOT_READ: Final = Pending("UNREAD", None, ASKED)
 CAPABLE: Final = b'{"capabilities":{"tasks":{"list":{},"requests":{"tools":{"call":{}}}}}}'
 STATUS: Final = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}'
 MADE: Final = result(b'{"task":%b}' % PLAIN_TASK)

@@ -65,7 +65,7 @@ def shown(session: Session, now: Moment, status: str = "working") -> bytes:
 
 
 def asked_by_client(store: Sessions, method: str) -> Pending:
-    return begin(plain.asked(jsonrpc.request(1, method, {"taskId": "t-1"})), store.now())
+    return begin(plain.asked(jsonrpc.request(1, method, {"taskId": "t-1"})), store.now)
 
 
 async def test_a_poll_that_shows_what_the_index_has_is_a_use() -> None:
@@ -121,7 +121,7 @@ def test_what_initialize_said_stays_while_a_client_polls_a_task_that_no_query_ha
     said = b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t-1","status":"working"}}'
     for _ in range(26 * 6):
         clock.now += 600
-        store.note(KEY, begin(request, store.now()).read(said, jsonrpc.parse(said)))
+        store.note(KEY, begin(request, store.now).read(said, jsonrpc.parse(said)))
     assert store.servers.get(KEY, is_use=False) is not None
 
 
