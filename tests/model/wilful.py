@@ -46,7 +46,7 @@ FAULTS: Final = faults({
     ),
     # ---- what is heard ----
     "the response to a request that was not read, or is unknown, says nothing": (
-        r"self\.kind is \w+\.PLAIN(?=:\n\s+return )", "self.kind.value in ('plain', 'unread', 'resumed')"
+        r"self\.kind == \"PLAIN\"(?=:\n\s+return )", "self.kind in ('PLAIN', 'UNREAD', 'RESUMED')"
     ),
     "what only the lenient reader reads says nothing": (
         r"(?<=if not )message\.is_response(?=:\n\s+is_told)", "(message.is_response and message.is_strict)"
