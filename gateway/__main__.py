@@ -252,8 +252,8 @@ def _stdio(arguments: list[str]) -> NoReturn:
         from gateway import config
 
         try:
-            settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
             admin = config.for_upstream("http://localhost/", "127.0.0.1:0", given.admin).admin if given.admin else None
+            settings = config.load_stdio(given.config) if given.config else None
         except config.ConfigError as error:
             _fail(error)
     try:

@@ -101,7 +101,9 @@ class Document:
             return None
         if reader is not None:
             found = self.scalar(reader, node, path, nullable)
-            return self.file(kind, found, path) if kind in (NamedFile, Path) and isinstance(found, str) else found
+            if kind is Path and isinstance(found, str):
+                return self.folder / found
+            return self.file(found, path) if kind is NamedFile and isinstance(found, str) else found
         if get_origin(kind) is tuple:
             return self.sequence(get_args(kind)[0], node, path, least)
         if not isinstance(node, yaml.MappingNode):
@@ -157,16 +159,12 @@ class Document:
                 allowed = str(error)
         return self.expected(allowed, path)
 
-    def file(self, kind: Any, name: str, path: str) -> object:
-        """A file that the configuration names, to be read or, as a `Path`, written; `_FAULTY` if that cannot be."""
+    def file(self, name: str, path: str) -> object:
+        """A file that the configuration names; `_FAULTY` if it cannot be read."""
         try:
-            if kind is NamedFile:
-                return self.read_file(name)
-            (self.folder / name).open("ab").close()
+            return self.read_file(name)
         except (OSError, ValueError) as error:
-            can = "read" if kind is NamedFile else "written"
-            return self.expected(f"a file that can be {can}", path, f": {_why(error)}")
-        return self.folder / name
+            return self.expected("a file that can be read", path, f": {_why(error)}")
 
     def read_file(self, name: str) -> NamedFile:
         """A file in the folder of the document, as it was read first. Raises OSError or ValueError."""
@@ -280,9 +278,16 @@ def _text(path: Path, source: str) -> str:
 
 
 def load_stdio(path: Path) -> StdioConfig:
-    """The configuration in a file, for a server on stdio. Raises ConfigError."""
+    """The configuration in a file, for a server on stdio. Its log is opened last. Raises ConfigError."""
     document = Document(str(path), path.parent)
-    return _checked(document, StdioConfig, document.read(StdioConfig, _text(path, str(path))))
+    config = _checked(document, StdioConfig, document.read(StdioConfig, _text(path, str(path))))
+    try:
+        if config.log.file is not None:
+            config.log.file.open("ab").close()
+    except (OSError, ValueError) as error:
+        document.expected("a file that can be written", "log.file", f": {_why(error)}")
+        document.check()
+    return config
 
 
 def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:

@@ -169,6 +169,23 @@ def test_a_wrong_configuration_starts_nothing(tmp_path: Path, text: str, words: 
         assert word in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "flags", "fault"),
+    [
+        ("log: {file: made.log}\nindex: {page_size: 0}\n", [], "index.page_size"),
+        ("log: {file: made.log}\nlimits: {held_bytes_max: 1MiB}\n", [], "limits.held_bytes_max"),
+        ("log: {file: made.log}\n", ["--admin", "9090"], "--admin"),
+    ],
+)
+def test_a_log_is_opened_only_by_a_configuration_that_is_right(
+    tmp_path: Path, text: str, flags: list[str], fault: str
+) -> None:
+    (file := tmp_path / "stdio.yaml").write_text(text)
+    ended = ran("true", flags=["--config", str(file), *flags])
+    assert ended.returncode == 2 and fault in ended.stderr
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_an_admin_address_that_is_taken_starts_nothing_for_long(tmp_path: Path) -> None:
     with listening() as taken, socket.socket(socket.AF_UNIX) as also:
         also.bind(path := str(tmp_path / "admin.sock"))
