@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -58,11 +59,12 @@ class Url(Struct, frozen=True):
         return f"{self.scheme}://{self.authority}{self.path}"
 
 
-class NamedFile(Struct, frozen=True, eq=False):
+@dataclass(frozen=True)
+class NamedFile:
     """A file that the configuration names, and what was in it when it was read. Two under one name are equal."""
 
     path: Path
-    data: bytes = b""
+    data: bytes = field(default=b"", compare=False)
 
     @classmethod
     def read(cls, path: Path) -> "NamedFile":
@@ -74,12 +76,6 @@ class NamedFile(Struct, frozen=True, eq=False):
         if len(data) > FILE_BYTES_MAX:
             raise ValueError("it is larger than 16 MiB")
         return cls(path, data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamedFile) and self.path == other.path
-
-    def __hash__(self) -> int:
-        return hash(self.path)
 
     def __str__(self) -> str:
         return str(self.path)

@@ -1,4 +1,4 @@
-"""The server's process: its start, the signals that it gets, and its exit status. On Linux it ends with the gateway.
+"""The server's process: its start, the signals that it gets, and its exit status. It ends with the gateway.
 
 It is started before the rest of the gateway is imported, so that both come up at once: so this file imports little.
 """
@@ -73,7 +73,7 @@ class Child:
     def _pass_on(self, number: int, _: FrameType | None) -> None:
         if self._early is not None:
             self._early.append(number)
-        elif not (number == signal.SIGINT and _came_from_terminal()):
+        else:
             self._process.send_signal(number)
 
     def _pass_on_interrupts(self) -> None:
@@ -127,16 +127,14 @@ def _environment() -> dict[str, str]:
 
 
 def _interrupts_wait() -> set[int] | None:
-    """Have interrupts wait for a thread, which learns who sent them. Returns the former mask; None if none can."""
-    if not sys.platform.startswith("linux") or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    """Interrupts wait for a thread, which learns who sent them. Returns the former mask; None: they are ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         return None
     return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})}
 
 
-def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
-    """What the server's process runs first: it sets this mask, and is killed with the gateway. None if not Linux."""
-    if not sys.platform.startswith("linux"):
-        return None
+def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None]:
+    """What the server's process runs first: it sets this mask, and is killed with the gateway."""
     import ctypes
 
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -149,12 +147,3 @@ def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
             os._exit(_SIGNALLED + signal.SIGKILL)
 
     return prepare
-
-
-def _came_from_terminal() -> bool:
-    """Whether a terminal may have sent this interrupt, on systems that do not tell: then the server has got it, too."""
-    try:
-        with Path("/dev/tty").open("rb", buffering=0) as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:
-        return False

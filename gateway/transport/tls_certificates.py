@@ -11,11 +11,9 @@ import os
 import re
 import socket
 import ssl
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from tempfile import NamedTemporaryFile
 from time import time
 from typing import Final, NamedTuple
 
@@ -87,11 +85,10 @@ def _load(context: ssl.SSLContext, certificate: NamedFile, key: NamedFile | None
 @contextmanager
 def _name_of(file: NamedFile) -> Iterator[str]:
     """A name under which OpenSSL, which takes no bytes, finds what was read of a file."""
-    on_linux = sys.platform == "linux"  # in memory: a key is written to no disk
-    with os.fdopen(os.memfd_create("pem"), "wb") if on_linux else NamedTemporaryFile() as copy:
+    with os.fdopen(os.memfd_create("pem"), "wb") as copy:  # a key is written to no disk
         copy.write(file.data)
         copy.flush()
-        yield f"/proc/self/fd/{copy.fileno()}" if on_linux else str(copy.name)
+        yield f"/proc/self/fd/{copy.fileno()}"
 
 
 def unusable(error: OSError, **files: NamedFile | None) -> str:
