@@ -58,13 +58,13 @@ class Refresh(ABC):
         """Ask for everything, and take it in."""
 
     def _check_same(self) -> None:
-        """Raises Forgotten if the session has been cleared since the refresh began, or the ask was given up."""
+        """Raises Forgotten if the session has been cleared since the refresh began, or another may ask instead."""
         if not self._is_same:
             raise Forgotten
 
     @property
     def _is_same(self) -> bool:
-        return self._session.record is self._record and not self._in_flight.is_given_up
+        return self._session.record is self._record and not self._in_flight.has_ended
 
     def _accept(self, asked: int) -> None:
         """A `tasks/*` has succeeded. Raises Forgotten if the session has been cleared since it was asked for."""

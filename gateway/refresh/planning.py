@@ -114,11 +114,8 @@ def _changes(record: Record, query: Query, need: Need) -> Plan | None:
     if not (tail or stale) and need.met(record.live_as_of):
         return None
     live = index.live(query) if index.unlisted or not is_crawled else ()  # a crawl has told of all that are listed
-    old = (
-        t.id
-        for t in live
-        if not (record.is_due(t.id, came.order) or need.met(t.told.as_of) or (is_crawled and not t.is_unlisted))
-    )
+    known = set(stale)
+    old = (t.id for t in live if not (t.id in known or need.met(t.told.as_of) or (is_crawled and not t.is_unlisted)))
     new = [i for i in stale if index.get(i) is None]
     looked = record.new_as_of.order  # one marked since may be on the page where new tasks appear
     may_be_listed = any(min(index.stale[i].invalidated, came.order) > looked for i in new)
@@ -144,8 +141,8 @@ def may_match_all_live(query: Query) -> bool:
 
 def _is_fresh(record: Record, task_id: str, need: Need) -> bool:
     """Whether a task's state, or its absence, is known well enough."""
-    task = record.index.get(task_id)
-    if record.is_due(task_id, need.came.order):
+    task, stale = record.index.get(task_id), record.index.stale.get(task_id)
+    if stale is not None and stale.blocks_from <= need.came.order:
         return False
     if task is None:
         gone = record.index.gone.get(task_id)

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-import msgspec
 import orjson
 
 from gateway import errors
@@ -76,14 +75,11 @@ class Passes(NamedTuple):
 PASSES: Final = Passes()
 
 
-class Answer(msgspec.Struct):
-    """A page; the oldest instant it may reflect, in seconds since 1970; its outcome, reason, cost in requests."""
+class Answer(NamedTuple):
+    """A page; the oldest instant it may reflect, in seconds since 1970."""
 
     page: QueryPage
     as_of_unix_s: float
-    outcome: str
-    reason: str
-    requests: int
 
 
 class Answerer:
@@ -158,7 +154,7 @@ class Answerer:
                 await self._check_access(session, caller, waiter)
                 self._refuse(reply, message, position)
                 return
-            answer = await self._fresh(session, caller, waiter, position)
+            answer, ended = await self._fresh(session, caller, waiter, position)
             page_bytes, rest = answer.page.size_bytes, _rest(answer, position, message.ignored)
             reply.hold(len(message.id) + page_bytes + len(rest))
         except Exception as error:
@@ -168,7 +164,10 @@ class Answerer:
             if reply.streaming:
                 reply.send(failed.message(message.id))
             raise
-        self._note(session, caller, answer, page_bytes)
+        self._counts.query(ended)
+        if log.isEnabledFor(logging.DEBUG):
+            said = asdict(ended)
+            log.debug("query", extra={"upstream_requests": said.pop("requests"), **said})
         if page_bytes <= _LARGE_BYTES_MIN:
             reply.send(_response(message.id, answer, rest))
             return
@@ -181,15 +180,6 @@ class Answerer:
         said = jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(bad), {"errors": faults})
         reply.hold(len(said))
         reply.send(said, jsonrpc.INVALID_PARAMS)
-
-    def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
-        name, page = caller.key.upstream, answer.page
-        spared = max(0, session.record.pages - answer.requests), max(0, session.list_bytes - answered_bytes)
-        ended = EndedQuery(name, answer.outcome, answer.reason, answer.requests, *spared, len(page.tasks), page.total)
-        self._counts.query(ended)
-        if log.isEnabledFor(logging.DEBUG):
-            said = asdict(ended)
-            log.debug("query", extra={"upstream_requests": said.pop("requests"), **said})
 
     def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | planning.Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
@@ -204,7 +194,7 @@ class Answerer:
             overdue = planning.overdue(record, record.index.select(position, self._limits.page_size).tasks, *now)
             return planning.Plan("the ttl of tasks to be shown has passed", tasks=overdue)
         oldest_s = max(record.as_of.at, came.at - self._limits.max_age)
-        return Answer(page, now[1] - (now[0] - oldest_s), "index", plan.reason, 0)
+        return Answer(page, now[1] - (now[0] - oldest_s))
 
     def _need(self, session: Session, came: Moment) -> planning.Need:
         return planning.need_of(session.record, came, self._limits.max_age, self._limits.full_crawl_interval)
@@ -241,14 +231,19 @@ class Answerer:
         sessions, refuse = self._sessions, partial(self._sessions.refuse, session)
         return Crawler(caller, channel, self._limits, self._counts, sessions.now, refuse, session.in_flight)
 
-    async def _fresh(self, session: Session, caller: Caller, waiter: Waiter, position: Position) -> Answer:
+    async def _fresh(
+        self, session: Session, caller: Caller, waiter: Waiter, position: Position
+    ) -> tuple[Answer, EndedQuery]:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
         came, outcome, requests, reasons = self._sessions.now(), "index", 0, list[str]()
         was_too_large = False
         for _ in range(_ROUNDS_MAX):
             plan, record = self._answer_or_plan(session, position, came), session.record
             if isinstance(plan, Answer):
-                return Answer(plan.page, plan.as_of_unix_s, outcome, "; ".join(reasons) or plan.reason, requests)
+                page, reason = plan.page, "; ".join(reasons) or planning.FRESH.reason
+                spared = max(0, record.pages - requests), max(0, session.list_bytes - page.size_bytes)
+                name, shown = caller.key.upstream, len(page.tasks)
+                return plan, EndedQuery(name, outcome, reason, requests, *spared, shown, page.total)
             if plan.crawl and record.outgrown and came.at < record.outgrown_until:
                 raise errors.TooLarge(record.outgrown)
             try:

@@ -217,10 +217,6 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             and (one.source or self.index.get(i) is not None)
         ]
 
-    def is_due(self, task_id: str, came: int) -> bool:
-        stale = self.index.stale.get(task_id)
-        return stale is not None and stale.blocks_from <= came
-
     def settle(self, task_id: str, asked: int) -> None:
         """What was asked for then says enough of a task."""
         entry = self.index.entries[task_id]

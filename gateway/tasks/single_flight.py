@@ -49,8 +49,7 @@ class InFlight:
         self._task: asyncio.Task[None] | None = None
         self._joined_or_left = asyncio.Event()
         self._is_stuck = asyncio.Event()  # no client takes its messages
-        self.is_given_up = False
-        """Whether another may ask for the same at the same time: pages that this ask reads no longer count."""
+        self.has_ended = False  # another may ask for the same: pages that this ask reads from now on do not count
         self.add(keys)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -110,11 +109,11 @@ class InFlight:
         if self._task is not None:
             await first_of(asyncio.wait({self._task}), self._is_stuck.wait())
             if self._is_stuck.is_set():
-                self.is_given_up = True
                 self.end()
 
     def end(self) -> None:
         """Let no further query join."""
+        self.has_ended = True
         self.release(*self._keys)
 
 
