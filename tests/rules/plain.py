@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pytest
@@ -129,21 +129,81 @@ def some(items: list[str]) -> st.SearchStrategy[frozenset[str] | None]:
     return st.none() | st.frozensets(st.sampled_from(items), min_size=1, max_size=3)
 
 
-_bound = st.none() | st.none() | instants
-values: dict[str, st.SearchStrategy[Any]] = {
-    "methods": some(["tools/call", "prompts/get", "resources/read"]),
-    "taskIds": st.none() | st.none() | some([*IDS, "nobody"]),
-    "status": some(list(STATUSES)),
-    "createdAfter": _bound,
-    "createdBefore": _bound,
-    "lastUpdatedAfter": _bound,
-    "lastUpdatedBefore": _bound,
-    "orderBy": st.sampled_from(["createdAt", "lastUpdatedAt"]),
-    "order": st.sampled_from(["asc", "desc"]),
-}
-"""Of each criterion."""
+# ---- the criteria ----
 
-queries = st.builds(Query, **values)
+EARLY, LATE = "2025-11-25T10:30:00Z", "2025-11-25T10:30:01Z"
+NO_LIST: list[Any] = [1, 1.5, True, False, {}, {"a": ["x"]}]
+NO_STRING: list[Any] = [1, None, True, {}, [], ["tools/call"]]
+NO_WORD: list[Any] = [0, True, {}, [], ["asc"], ["createdAt"], "", "status"]
+NO_TIME: list[Any] = [
+    *(0, 1764066600, True, {}, [], [EARLY], "", "now", "2025-11-25", "2025-11-25T10:30:00", "2025-11-25 10:30:00Z"),
+    *("2025-02-29T00:00:00Z", "2025-11-25T10:30:00+0100", "1764066600", "\u0662025-11-25T10:30:00Z"),
+]
+NO_METHOD = [
+    *("", "/", "tools/", "/call", "tools//call", "tools call", " tools/call", "tools/call\n", "tools/*"),
+    *("\u00e4/b", "\0"),
+]
+NO_STATUS = ["done", "Working", "", "working ", "all", "*", "in_progress"]
+
+
+class Example(NamedTuple):
+    """What tests ask of a criterion: a value, what it is in a `Query`, and another value; words of its errors."""
+
+    given: Any
+    read: Any
+    other: Any
+    allowed: list[str]
+    wrong: list[Any]
+    values: st.SearchStrategy[Any]  # in a query
+    params: st.SearchStrategy[Any]  # as a parameter that a cursor can spell
+    wrong_items: Sequence[Any] = ()  # of a list
+
+
+def _texts(
+    given: list[str], *words: str, wrong: list[str], wrong_items: list[str], values: Any, params: Any
+) -> Example:
+    allowed, items = ["array", *words], [*NO_STRING, *wrong_items]
+    return Example(given, frozenset(given), given[:1], allowed, [*NO_LIST, *wrong], values, params, items)
+
+
+def _instant(params: st.SearchStrategy[str]) -> Example:
+    bounds = st.none() | st.none() | instants
+    return Example(EARLY, instant(EARLY), LATE, ["RFC 3339"], NO_TIME, bounds, params)
+
+
+def _choice(one: str, other: str, *wrong: str) -> Example:
+    either = st.sampled_from([one, other])
+    return Example(one, one, other, [one, other], [*NO_WORD, *wrong], either, either)
+
+
+_early, _late = st.just(EARLY), st.sampled_from([LATE, "2025-11-25T11:30:00.5+01:00"])
+_any_ids = st.lists(st.text(st.characters(codec="utf-8"), max_size=6), min_size=1, max_size=3)
+EXAMPLES = {
+    "methods": _texts(
+        ["tools/call", "prompts/get"], "tools/call",
+        wrong=["", "tools call", "tools/call,prompts/get"], wrong_items=NO_METHOD,
+        values=some(["tools/call", "prompts/get", "resources/read"]),
+        params=st.lists(st.sampled_from(["tools/call", "prompts/get"]), min_size=1, max_size=2),
+    ),
+    "taskIds": _texts(
+        ["a", "b", "a", ""], "string", wrong=[], wrong_items=[],
+        values=st.none() | st.none() | some([*IDS, "nobody"]), params=_any_ids.filter(lambda items: items != [""]),
+    ),
+    "status": _texts(
+        list(STATUSES), *STATUSES, wrong=["", "done", "tools/call", "working,failed"], wrong_items=NO_STATUS,
+        values=some(list(STATUSES)), params=st.lists(st.sampled_from(STATUSES), min_size=1, max_size=3),
+    ),
+    "createdAfter": _instant(_early), "createdBefore": _instant(_late),
+    "lastUpdatedAfter": _instant(_early), "lastUpdatedBefore": _instant(_late),
+    "orderBy": _choice("createdAt", "lastUpdatedAt", "created", "createdat", " createdAt", "asc"),
+    "order": _choice("asc", "desc", "ascending", "ASC", "desc ", "createdAt"),
+}  # fmt: skip
+"""Of each criterion: where one is added it has a row here, and a meaning in `listed`; other tests draw from these."""
+LISTS = [name for name, one in EXAMPLES.items() if isinstance(one.read, frozenset)]
+TIMES = [name for name, one in EXAMPLES.items() if one.given == EARLY]
+CHOICES = [name for name in EXAMPLES if name not in (*LISTS, *TIMES)]
+
+queries = st.builds(Query, **{name: one.values for name, one in EXAMPLES.items()})
 
 
 def _inside(low: Instant | None, high: Instant | None, at: Instant) -> bool:

@@ -1,7 +1,6 @@
 """The criteria of a `tasks/list`: their places, their meaning, and the errors about wrong ones (DESIGN 5.1 to 5.4)."""
 
 import json
-from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from gateway.mcp import task
 from gateway.query import criteria
 from gateway.query.criteria import BadQuery, Fault, Query
 from tests.rules import documents, plain
-from tests.rules.plain import faults
+from tests.rules.plain import EARLY, EXAMPLES, LATE, LISTS, faults
 
 
 def read(params: object) -> Query | None:
@@ -30,32 +29,21 @@ def fault(params: object) -> Fault:
     return only
 
 
-EARLY, LATE = "2025-11-25T10:30:00Z", "2025-11-25T10:30:01Z"
+NAMES = {**EXAMPLES, "requestTypes": EXAMPLES["methods"]}  # that of an earlier draft
+each = pytest.mark.parametrize("name", NAMES)
 
-# Each criterion: a value, what the query then is, and another value.
-EXAMPLES: dict[str, tuple[Any, Query, Any]] = {
-    "methods": (["tools/call", "prompts/get"], Query(methods=frozenset({"tools/call", "prompts/get"})), ["tools/call"]),
-    "requestTypes": (["tools/call"], Query(methods=frozenset({"tools/call"})), ["prompts/get"]),
-    "taskIds": (["a", "b", "a", ""], Query(taskIds=frozenset({"a", "b", ""})), ["a"]),
-    "status": (list(task.STATUSES), Query(status=frozenset(task.STATUSES)), ["working"]),
-    "createdAfter": (EARLY, Query(createdAfter=plain.instant(EARLY)), LATE),
-    "createdBefore": (EARLY, Query(createdBefore=plain.instant(EARLY)), LATE),
-    "lastUpdatedAfter": (EARLY, Query(lastUpdatedAfter=plain.instant(EARLY)), LATE),
-    "lastUpdatedBefore": (EARLY, Query(lastUpdatedBefore=plain.instant(EARLY)), LATE),
-    "orderBy": ("createdAt", Query(orderBy="createdAt"), "lastUpdatedAt"),
-    "order": ("asc", Query(order="asc"), "desc"),
-}
-each = pytest.mark.parametrize("name", EXAMPLES)
+
+def query_of(name: str) -> Query:
+    return Query(**{name.replace("requestTypes", "methods"): NAMES[name].read})
 
 
 def test_every_criterion_has_an_example() -> None:
-    names = criteria.NAMES.keys()
-    assert EXAMPLES.keys() == ALLOWED.keys() == {name for name, _ in WRONG} == names
+    assert NAMES.keys() == criteria.NAMES.keys()
 
 
 @each
 def test_a_criterion_stands_in_the_params_or_in_their_filter(name: str) -> None:
-    value, expected, _ = EXAMPLES[name]
+    value, expected = NAMES[name].given, query_of(name)
     assert read({name: value}) == expected
     assert read({"filter": {name: value}}) == expected
     assert read({"filter": {name: value}, "unknown": [], "_meta": {}, "cursor": "x"}) == expected
@@ -64,7 +52,7 @@ def test_a_criterion_stands_in_the_params_or_in_their_filter(name: str) -> None:
 
 @each
 def test_a_criterion_given_twice_with_different_values_is_an_error(name: str) -> None:
-    value, _, other = EXAMPLES[name]
+    value, _, other, *_ = NAMES[name]
     for first, second in ((value, other), (other, value)):
         found = fault({name: first, "filter": {name: second}})
         assert found.parameter.split(".")[-1] == name
@@ -75,23 +63,24 @@ def test_an_alias_is_the_same_criterion() -> None:
     one, other = {"methods": ["tools/call"]}, {"requestTypes": ["prompts/get"]}
     for params in ({**one, **other}, {**one, "filter": other}, {**other, "filter": one}, {"filter": {**one, **other}}):
         assert fault(params).parameter.split(".")[-1] in ("methods", "requestTypes")
-        assert read(json.loads(json.dumps(params).replace("prompts/get", "tools/call"))) == EXAMPLES["requestTypes"][1]
+        assert read(json.loads(json.dumps(params).replace("prompts/get", "tools/call"))) == Query(
+            methods=frozenset({"tools/call"})
+        )
 
 
-LISTS = ("methods", "requestTypes", "taskIds", "status")
-NOTHING: dict[str, Any] = {name: [] for name in LISTS}
+NOTHING: dict[str, Any] = {name: [] for name in (*LISTS, "requestTypes")}
 FAILED = Query(status=frozenset({"failed"}))
-EARLIEST = EXAMPLES["createdAfter"][1]
+EARLIEST = query_of("createdAfter")
 NO_CRITERION: list[Any] = [{}, {"cursor": "x"}, {"filter": {}}, {"filter": None}]
 NO_CRITERION += [{"status": [], "filter": {"order": None}}]
 NO_CRITERION += [{"unknown": 1, "Status": ["working"], "state": ["working"], "task_ids": ["a"], "limit": 5}]
-NO_CRITERION += [given for no in (NOTHING, dict.fromkeys(EXAMPLES)) for given in (no, {"filter": no})]
+NO_CRITERION += [given for no in (NOTHING, dict.fromkeys(NAMES)) for given in (no, {"filter": no})]
 # Params, as they are written, and the query that they are.
 READ: list[tuple[Any, Query | None]] = [
     *((params, None) for params in NO_CRITERION),
     ({"status": [], "filter": {"status": ["failed"]}}, FAILED),
     ({"status": ["failed"], "filter": {"status": None}}, FAILED),
-    ({"methods": None, "requestTypes": ["tools/call"]}, EXAMPLES["requestTypes"][1]),
+    ({"methods": None, "requestTypes": ["tools/call"]}, Query(methods=frozenset({"tools/call"}))),
     ({"orderBy": "lastUpdatedAt"}, Query()),
     ({"order": "desc"}, Query()),
     (rb'{"st\u0061tus":["working"],"status" : [ "f\u0061iled" ] , "filter":{"order":"asc"}, "filter":{}}', FAILED),
@@ -118,42 +107,8 @@ def test_how_params_are_read(params: Any, expected: Query | None) -> None:
     assert found is None or "order" in str(params) or (found.by, found.descending) == ("lastUpdatedAt", True)
 
 
-TIMES = ("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore")
-ALLOWED: dict[str, list[str]] = {
-    "methods": ["array", "tools/call"],
-    "requestTypes": ["array", "tools/call"],
-    "taskIds": ["array", "string"],
-    "status": ["array", *task.STATUSES],
-    **{name: ["RFC 3339"] for name in TIMES},
-    "orderBy": ["createdAt", "lastUpdatedAt"],
-    "order": ["asc", "desc"],
-}
-NO_LIST: list[Any] = [1, 1.5, True, False, {}, {"a": ["x"]}]
-NO_WORD: list[Any] = [0, True, {}, [], ["asc"], ["createdAt"], "", "status"]
-NO_TIME: list[Any] = [
-    *(0, 1764066600, True, {}, [], [EARLY], "", "now", "2025-11-25", "2025-11-25T10:30:00", "2025-11-25 10:30:00Z"),
-    *("2025-02-29T00:00:00Z", "2025-11-25T10:30:00+0100", "1764066600", "\u0662025-11-25T10:30:00Z"),
-]
-WRONG: list[tuple[str, Any]] = [
-    *product(LISTS, NO_LIST),
-    *product(["methods", "requestTypes"], ["", "tools call", "tools/call,prompts/get"]),
-    *product(["status"], ["", "done", "tools/call", "working,failed"]),
-    *product(TIMES, NO_TIME),
-    *product(["orderBy", "order"], NO_WORD),
-    *product(["orderBy"], ["created", "createdat", " createdAt", "asc"]),
-    *product(["order"], ["ascending", "ASC", "desc ", "createdAt"]),
-]
-NO_STRING: list[Any] = [1, None, True, {}, [], ["tools/call"]]
-NO_METHOD = [
-    *("", "/", "tools/", "/call", "tools//call", "tools call", " tools/call", "tools/call\n", "tools/*"),
-    *("\u00e4/b", "\0"),
-]
-NO_STATUS = ["done", "Working", "", "working ", "all", "*", "in_progress"]
-IN_LISTS: list[tuple[str, Any]] = [
-    *product(LISTS, NO_STRING),
-    *product(["methods", "requestTypes"], NO_METHOD),
-    *product(["status"], NO_STATUS),
-]
+WRONG = [(name, value) for name, one in NAMES.items() for value in one.wrong]
+IN_LISTS = [(name, item) for name, one in NAMES.items() for item in one.wrong_items]
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
@@ -162,7 +117,7 @@ def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: Any) -> N
         found = fault(params)
         assert found.parameter.split(".")[-1] == name
         assert json.loads(found.given) == value
-        assert all(allowed in found.allowed for allowed in ALLOWED[name])
+        assert all(allowed in found.allowed for allowed in NAMES[name].allowed)
 
 
 @pytest.mark.parametrize(("name", "item"), IN_LISTS)
@@ -172,7 +127,7 @@ def test_a_wrong_value_in_a_list_is_named_with_what_is_allowed(name: str, item: 
         found = fault({name: items})
         assert found.parameter.split(".")[-1] == name
         assert json.loads(found.given) in (item, items)
-        assert all(allowed in found.allowed for allowed in ALLOWED[name] if allowed != "array")
+        assert all(allowed in found.allowed for allowed in NAMES[name].allowed if allowed != "array")
 
 
 @pytest.mark.parametrize("value", [[], [{"status": ["failed"]}], "status", "", 0, 1, True, False])
@@ -256,7 +211,7 @@ def test_a_range_that_ends_before_it_begins(low: str, high: str) -> None:
 
 def test_what_was_given_is_shown_in_part_if_it_is_long() -> None:
     for value in ("x y" * 33_333, [["x y" * 100_000]], {"x": "y" * 100_000}, "\u00e9" * 100_000):
-        for name in EXAMPLES.keys() - ({"taskIds"} if isinstance(value, str) else set()):  # any string is an id
+        for name in NAMES.keys() - ({"taskIds"} if isinstance(value, str) else set()):  # any string is an id
             with pytest.raises(BadQuery) as caught:
                 read({name: value})
             assert len(str(caught.value)) < 1000
@@ -265,11 +220,11 @@ def test_what_was_given_is_shown_in_part_if_it_is_long() -> None:
 
 raw_params = documents.documents(
     st.dictionaries(
-        st.sampled_from([*EXAMPLES, "filter", "cursor"]),
+        st.sampled_from([*NAMES, "filter", "cursor"]),
         documents.values
         | st.lists(st.sampled_from(["failed", "tools/call", EARLY, ""]), max_size=2)
         | st.sampled_from([EARLY, LATE, "asc", "createdAt"])
-        | st.dictionaries(st.sampled_from(list(EXAMPLES)), documents.values, max_size=3),
+        | st.dictionaries(st.sampled_from(list(NAMES)), documents.values, max_size=3),
         max_size=4,
     ).map(documents.plain)
 )

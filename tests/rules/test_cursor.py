@@ -20,12 +20,13 @@ from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery,
 from gateway.query.cursor import Position
 from gateway.tasks.index import Index
 from tests.rules import documents, plain
+from tests.rules.plain import CHOICES, EXAMPLES, LISTS, TIMES
 
 instants: st.SearchStrategy[Instant] = plain.instants | st.integers(EARLIEST, LATEST)
 strings = st.none() | st.frozensets(st.text(max_size=4), min_size=1, max_size=3)
-any_text = {"methods": strings, "taskIds": strings}
-any_end = {"createdBefore": st.none() | instants, "lastUpdatedBefore": st.none() | instants}
-queries = st.builds(Query, **{**plain.values, **any_text, **any_end})
+any_text = {name: strings for name in LISTS if name != "status"}
+any_end = {name: st.none() | instants for name in TIMES if name.endswith("Before")}
+queries = st.builds(Query, **{name: one.values for name, one in EXAMPLES.items()} | any_text | any_end)
 places = st.tuples(instants | st.just(UNKNOWN), st.text(max_size=8))
 
 
@@ -54,7 +55,7 @@ def test_a_cursor_is_self_contained(position: Position) -> None:
 def test_the_largest_cursor_that_can_be_handed_out_can_be_read(filler: str) -> None:
     """A cursor has a limited size, so everything that goes into one is limited."""
     fraction = "." + "7" * 100
-    bounds = {name: f"2025-11-2{day}T10:30:00{fraction}Z" for day, name in enumerate(NAMES)}
+    bounds = {name: f"2025-11-2{day}T10:30:00{fraction}Z" for day, name in enumerate(TIMES)}
     room = CRITERIA_BYTES_MAX - len(orjson.dumps([*bounds.values(), [""]]))
     width = len(orjson.dumps(filler)) - 2
     raw = orjson.dumps({**bounds, "taskIds": [filler * (room // width)], "order": "asc"})
@@ -62,9 +63,6 @@ def test_the_largest_cursor_that_can_be_handed_out_can_be_read(filler: str) -> N
     assert longest is not None
     last = (longest.updated[1], filler * task.ID_CHARS_MAX)
     check_there_and_back(Position(longest, last))
-
-
-NAMES = ["createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore"]
 
 
 def test_criteria_that_no_cursor_could_repeat_are_refused_at_once() -> None:
@@ -145,7 +143,7 @@ def packed(values: bytes) -> str:
 
 # The criteria; the place behind which the page begins.
 CRITERIA, AFTER = range(2)
-BOUNDS = [(CRITERIA, name) for name in NAMES]
+BOUNDS = [(CRITERIA, name) for name in TIMES]
 METHODS, TASK_IDS, STATUS, ORDER_BY, ORDER = (
     (CRITERIA, name) for name in ("methods", "taskIds", "status", "orderBy", "order")
 )
@@ -245,10 +243,9 @@ nearly = st.tuples(
     st.fixed_dictionaries(
         {},
         optional={
-            **dict.fromkeys(("methods", "taskIds", "status", "nonsense"), texts),
-            **dict.fromkeys(NAMES, numbers),
-            "orderBy": st.sampled_from(["createdAt", "lastUpdatedAt", "status"]),
-            "order": st.sampled_from(["asc", "desc", None, 1]),
+            **dict.fromkeys((*LISTS, "nonsense"), texts),
+            **dict.fromkeys(TIMES, numbers),
+            **{name: st.sampled_from([*EXAMPLES[name].allowed, "status", None, 1]) for name in CHOICES},
         },
     ),
     st.tuples(numbers, st.text(max_size=2)),

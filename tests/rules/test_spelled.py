@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mcp import task
 from gateway.query import criteria
 from gateway.query.criteria import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
 from gateway.query.cursor import Position
 from tests.rules import plain
-from tests.rules.plain import position
-from tests.rules.test_criteria import EARLY, EXAMPLES, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
+from tests.rules.plain import EARLY, EXAMPLES, LATE, LISTS, position
 
 
 def read(params: object) -> Position | None:
@@ -54,30 +52,14 @@ def query_string(params: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_criterion_can_be_spelled(name: str) -> None:
-    value, expected, _ = EXAMPLES[name]
+    value, expected = EXAMPLES[name].given, Query(**{name: EXAMPLES[name].read})
     assert spelled(query_string({name: value})) == expected
     plainly = ",".join(value) if isinstance(value, list) else value
     assert spelled(f"taskgate:?{name}={plainly}") == expected
 
 
-texts = st.text(st.characters(codec="utf-8"), max_size=6)
-late = st.sampled_from([LATE, "2025-11-25T11:30:00.5+01:00"])
-values: dict[str, st.SearchStrategy[Any]] = {
-    "methods": st.lists(st.sampled_from(["tools/call", "prompts/get"]), min_size=1, max_size=2),
-    "taskIds": st.lists(texts, min_size=1, max_size=3).filter(lambda items: items != [""]),
-    "status": st.lists(st.sampled_from(task.STATUSES), min_size=1, max_size=3),
-    "createdAfter": st.just(EARLY),
-    "createdBefore": late,
-    "lastUpdatedAfter": st.just(EARLY),
-    "lastUpdatedBefore": late,
-    "orderBy": st.sampled_from(["createdAt", "lastUpdatedAt"]),
-    "order": st.sampled_from(["asc", "desc"]),
-}
-
-
-@given(st.fixed_dictionaries({}, optional=values))
+@given(st.fixed_dictionaries({}, optional={name: one.params for name, one in EXAMPLES.items()}))
 def test_what_is_spelled_is_what_the_parameters_are(given: dict[str, Any]) -> None:
-    assert values.keys() == criteria.CRITERIA.keys()
     assert spelled(query_string(given)) == (criteria.read(criteria.params(json.dumps(given).encode())) or Query())
 
 
@@ -112,11 +94,12 @@ def check_same(found: Fault, expected: Fault) -> None:
     assert json.loads(found.given) == json.loads(expected.given)
 
 
-SINGLE = [(name, value) for name, value in WRONG if value and isinstance(value, str) and name not in LISTS]
-ITEMS = [(name, one) for name, some in (("methods", NO_METHOD), ("status", NO_STATUS)) for one in some if one]
+# Of a list each item is written alone.
+WRONG = [(name, one) for name, each in EXAMPLES.items() for one in (each.wrong_items if name in LISTS else each.wrong)]
+WORDS = [(name, one) for name, one in WRONG if one and isinstance(one, str)]
 
 
-@pytest.mark.parametrize(("name", "value"), [*SINGLE, *ITEMS])
+@pytest.mark.parametrize(("name", "value"), WORDS)
 def test_a_wrong_value_is_refused_with_the_words_of_the_parameter(name: str, value: str) -> None:
     (expected,) = plain.faults({name: [value] if name in LISTS else value})
     check_same(fault(f"taskgate:?{name}={quote(value)}"), expected)

@@ -12,11 +12,12 @@ from typing import Final
 from tests.relay.http1 import End, Fields, Malformed, Message, Reader
 from tests.relay.messages import Json
 from tests.relay.rig import body, told
+from tests.rules.test_capabilities import FILTER
 from tests.soak.plan import EXACT, MARK, Exchange
 
 _OF_ONE_HOP: Final = (b"connection", b"transfer-encoding", b"content-length")
 _FILTER: Final = re.compile(rb'"filter":')
-_CAPABILITY: Final = {"methods", "taskIds", "status", "createdAt", "lastUpdatedAt", "order"}
+_CAPABILITY: Final = set(json.loads(FILTER))
 _FAILED: Final = -32603
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from tests.attack.rows import Outcome, Request, Seen, held, passes
 from tests.relay.messages import call, dumps
+from tests.rules.plain import TIMES
 
 _INVALID_PARAMS: Final = -32602
 _PASSED: Final = {
@@ -58,7 +59,7 @@ def _forged(*values: Any) -> str:
 _WORKING: Final = {"status": ["working"]}
 _PLACE: Final = ("0", "a")
 _HUGE: Final = "f" * 900
-_BOUNDS: Final = dict.fromkeys(("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore"), _HUGE)
+_BOUNDS: Final = dict.fromkeys(TIMES, _HUGE)
 _CURSORS: Final = {
     "only-the-prefix": "taskgate4.", "garbage": "taskgate4.AAAA", "not-base64": "taskgate4.\u00e9\u00e9",
     "of-another-version": "taskgate3.AAAA", "bad-checksum": _forged(_WORKING, _PLACE)[:-4] + "AAAA",
