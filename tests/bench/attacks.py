@@ -15,6 +15,7 @@ from gateway.config import Limits
 from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
+from tests.relay.wire import LAST_CHUNK, chunk
 
 MIB: Final = 1 << 20
 PIECE_BYTES: Final = 64 * 1024
@@ -59,15 +60,10 @@ def response(body: bytes, kind: bytes = b"application/octet-stream") -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
 
 
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
 def in_chunks(body: bytes) -> bytes:
     return b"".join(chunk(bytes(piece)) for piece in pieces(body, PIECE_BYTES))
 
 
-LAST_CHUNK: Final = b"0\r\n\r\n"
 STREAM: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 TARGET: Final = b"/attack?%d"
 INITIALIZE: Final = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}})

@@ -19,8 +19,9 @@ from typing import Any, Final
 import orjson
 
 from tests.bench import attacks, child
-from tests.bench.attacks import LAST_CHUNK, PIECE_BYTES, chunk, in_chunks, pieces, response
+from tests.bench.attacks import PIECE_BYTES, in_chunks, pieces, response
 from tests.parsed import Serving
+from tests.relay.wire import LAST_CHUNK, chunk
 
 BODY_BYTES: Final = 300
 EVENT_BYTES: Final = 10_000

@@ -15,7 +15,7 @@ from tests.certificates import signed
 from tests.deploy import ROOT
 from tests.launch import Gateway, Gateways, Samples, changes, eventually, listening, port_of
 from tests.relay.messages import answer, call, fault, filtered, page, post, request, response, result, task
-from tests.relay.rig import Place, Rig, Script, Server, body, meant, rig_at
+from tests.relay.rig import Place, Rig, Script, Server, body, meant, rig_at, says
 
 DESCRIPTORS: Final = 256
 HANDBOOK: Final = (ROOT / "docs/troubleshooting.md").read_text()
@@ -72,44 +72,35 @@ async def asked(rig: Rig, name: str, message: Any, status: int) -> None:
     assert meant(said) == status, said
 
 
-def always(said: bytes) -> Script:
-    """An upstream that says this to everyone."""
-
-    async def script(request: Any, peer: Any) -> bytes:
-        return said
-
-    return script
-
-
 PAGES: Final = {None: page([task("t-1")], "2"), "2": page([task("t-2")], "3"), "3": page([task("t-3")])}
 # Of a symptom: what the upstream says, if it says anything; which of the three is asked, what, and the status.
 ASKED: Final[dict[str, tuple[Script | None, str, Any, int]]] = {
     "502 Bad Gateway": (None, "gone", call("ping"), 502),
     "504 Gateway Timeout": (None, "up", call("ping"), 504),
     "500 and above from the upstream": (
-        always(response(b"no", status=b"500 Internal Server Error")),
+        says(response(b"no", status=b"500 Internal Server Error")),
         "up",
         call("ping"),
         500,
     ),
     "The login fails, or goes round in circles (401)": (
-        always(response(b"", b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")),
+        says(response(b"", b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")),
         *("up", call("ping"), 401),
     ),
     "An upstream refuses everything": (
-        always(response(b"", status=b"403 Forbidden")),
+        says(response(b"", status=b"403 Forbidden")),
         *("up", call("tools/call"), 403),
     ),
     "404 from the gateway": (None, "elsewhere", call("ping"), 404),
     "A filtered list is empty": (Server({None: page([task("t-1", "completed")])}), "up", filtered(), 200),
-    "A filtered list fails": (always(response(b"", status=b"429 Too Many Requests")), "up", filtered(), 429),
+    "A filtered list fails": (says(response(b"", status=b"429 Too Many Requests")), "up", filtered(), 429),
     "A filtered list is not filtered": (
         Server({None: page([task("t-1")])}),
         *("up", call("tasks/list", staus=["working"]), 200),
     ),
     "The first query is slow": (Server(PAGES), "up", filtered(), 200),
     "Memory grows": (Server({None: page([task("t-1", statusMessage="x" * 10_000)])}), "up", filtered(), 200),
-    "The store fails": (always(answer({})), "up", call("ping"), 200),
+    "The store fails": (says(answer({})), "up", call("ping"), 200),
 }
 
 
@@ -176,7 +167,7 @@ async def _(rig: Rig) -> None:
 
 @scenario("Tasks fail")
 async def _(rig: Rig) -> None:
-    rig.serve(always(answer(result(1, {"task": task("t-failed", "failed")}))))
+    rig.serve(says(answer(result(1, {"task": task("t-failed", "failed")}))))
     await asked(rig, "up", call("tools/call", name="render", task={}), 200)
 
 

@@ -1,7 +1,7 @@
-"""The table: what must be the same through the gateway as directly, but for what DESIGN 3 lists: fields, streams, ends.
+"""The table: what must be the same through the gateway as directly, but for what DESIGN 3 lists: messages and streams.
 
-Other legal traffic is generated (test_generated.py), who dies in an exchange is drawn (tests/soak); what is hostile or
-odd stands in the tables of tests/attack.
+Fields and other legal traffic are generated (test_generated.py), who dies in an exchange is drawn (tests/soak); what
+is hostile or odd stands in the tables of tests/attack.
 """
 
 import gzip
@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.relay.harness import Case, arrives, begins, client, exchange, upstream, upstream_ends, upstream_hears
 from tests.relay.messages import call, dumps, fault, initialized, notification, result, task
-from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, event, post, request, response, stream
+from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 OK: Final = response()
 TEXT: Final = b"Content-Type: text/plain"
@@ -30,52 +30,6 @@ def _raw(status: bytes, *fields: bytes, body: bytes = b"", version: bytes = b"HT
 
 def _bytes(data: bytes, size: int = 1) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-# ---- header fields that proxies like to touch; others are generated ----
-
-FIELDS: Final[dict[str, list[bytes]]] = {
-    "of proxies": [
-        *(b"Via: 1.1 elsewhere", b"X-Forwarded-For: 192.0.2.1", b"Forwarded: for=192.0.2.1", b"X-Request-Id: 7"),
-        *(b"Date: Tue, 15 Nov 1994 08:12:31 GMT", b"Cache-Control: no-cache", b"Pragma: no-cache"),
-    ],
-    "nominated by Connection": [
-        *(b"Connection: X-One , keep-alive,x-two", b"X-One: 1", b"X-Kept: 1", b"X-TWO: 2", b"Connection: X-Three"),
-        *(b"x-three: 3", b"X-One: again"),
-    ],
-    "many": [b"X-Field-%d: %d" % (n, n) for n in range(200)],
-}
-REQUEST_FIELDS: Final[dict[str, list[bytes]]] = {
-    "of a browser": [
-        *(b"Origin: http://localhost:6274", b"Referer: http://localhost:6274/", b"Cookie: a=1; b=2", b"Cookie: c=3"),
-        *(b"Sec-Fetch-Mode: cors", b"Accept-Language: de"),
-    ],
-    "of MCP": [
-        *(b"mcp-session-id: 0f8c", b"Mcp-Protocol-Version: 2025-11-25", b"MCP-Method: tasks/get", b"Mcp-Name: n"),
-        b"Last-Event-ID: a/b",
-    ],
-    "credentials": [b"Authorization: Bearer t0ken", b"Proxy-Authorization: Basic eA==", b"X-Api-Key: k"],
-    "encodings that the gateway cannot read": [b"Accept-Encoding: gzip;q=0.5, br, zstd"],
-}
-RESPONSE_FIELDS: Final[dict[str, list[bytes]]] = {
-    "Set-Cookie thrice": [b"Set-Cookie: a=1; Path=/", b"Set-Cookie: b=2", b"set-cookie: a=3; Expires=Wed, 21 Oct 2026"],
-    "challenges": [
-        b'WWW-Authenticate: Bearer realm="x", scope="a b", resource_metadata="http://127.0.0.1/.well-known/x"',
-        b'www-authenticate: Basic realm="caf\xe9", charset="UTF-8"',
-        b"Proxy-Authenticate: Basic",
-    ],
-    "of MCP": [b"MCP-SESSION-ID: 0f8c", b"mcp-protocol-version: 2025-11-25"],
-    "CORS": [b"Access-Control-Allow-Origin: *", b"Access-Control-Expose-Headers: Mcp-Session-Id", b"Vary: Origin"],
-}
-
-
-def header_fields() -> Iterator[Case]:
-    for name, fields in {**FIELDS, **REQUEST_FIELDS}.items():
-        asked = exchange(request(fields=fields), OK) + exchange(post(call("ping"), *fields), OK, 2)
-        yield Case(f"request fields: {name}, without and with a message", asked)
-    for name, fields in {**FIELDS, **RESPONSE_FIELDS}.items():
-        in_chunks = exchange(GET, _raw(b"200 OK", *fields, CHUNKED, body=chunked(b"ok")), 2)
-        yield Case(f"response fields: {name}, and in chunks", exchange(GET, response(b"ok", *fields)) + in_chunks)
 
 
 # ---- bodies ----
@@ -112,6 +66,9 @@ KINDS: Final = (b"APPLICATION/JSON; charset=utf-8", b"text/json", b"multipart/fo
 def messages() -> Iterator[Case]:
     for name, message in MESSAGES.items():
         yield Case(f"message: {name}", exchange(post(message, SESSION), answer(result(1, {}), SESSION)))
+    codings = b"Accept-Encoding: gzip;q=0.5, br, zstd"
+    both = exchange(request(fields=[codings]), OK) + exchange(post(call("ping"), codings), OK, 2)
+    yield Case("message: encodings that the gateway cannot read", both)
     asks = post([call("initialize"), call("tasks/list", 2, status=["working"])], SESSION)
     tells = [result(1, initialized()), result(2, {"tasks": [TASK]})]
     for name, batch in (("JSON", answer(tells)), ("an event", stream(SESSION) + chunk(event(tells)) + LAST_CHUNK)):
@@ -161,7 +118,7 @@ def streams() -> Iterator[Case]:
 
 
 def all_cases() -> list[Case]:
-    return [*header_fields(), *messages(), *timed_cases()]
+    return [*messages(), *timed_cases()]
 
 
 def timed_cases() -> list[Case]:

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from gateway.operate import log_format
 from gateway.operate.admin_listener import why_not
 from tests.certificates import signed
 from tests.forked import ran
-from tests.launch import COMMAND, ROOT, Gateways, Json, eventually, logged, ports, run
+from tests.launch import Gateways, Json, eventually, logged, ports, run
 from tests.relay.messages import call, filtered, notification, page, result, task
 from tests.relay.rig import Rig, body, final, ids, own
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, stream
@@ -195,16 +194,6 @@ async def test_the_first_line_of_the_log_says_where_clients_and_operators_go(gat
         assert (first["message"], first["page"]) == ("serving", f"http://127.0.0.1:{gateway.admin}/")
         assert second["message"].startswith("limits.connections_max cannot be kept")
         assert "hint" not in first
-
-
-@pytest.mark.parametrize("flags", [["--check", "--upstream", URL], ["--help"], ["try", "--help"]])
-def test_output_that_nobody_reads_is_no_error(flags: list[str]) -> None:
-    """`taskgate --check | head` ended with a traceback."""
-    reads, writes = os.pipe()
-    os.close(reads)
-    ended = subprocess.run([*COMMAND, *flags], cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, timeout=60)
-    os.close(writes)
-    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 # ---- how a process ends: what it lets finish, what it closes, and when ----

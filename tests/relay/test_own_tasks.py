@@ -411,19 +411,6 @@ async def test_it_costs_the_server_what_it_must(gateways: Gateways) -> None:
         assert (len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))) == (1, 2)
 
 
-@pytest.mark.parametrize("own", [True, False])
-async def test_ids_that_nobody_has_cost_the_server_nothing_more(gateways: Gateways, own: bool) -> None:
-    """A client names 2,000 of them in each list: the last crawl has told that they are not his."""
-    async with guarded(gateways, guards={"own_tasks": own}, index={"max_age": "60s"}) as rig:
-        await make(rig, ADA, "a-1")
-        assert await listed(rig, ADA, status="working") == ["a-1"]
-        before = len(rig.upstream.requests)
-        for number in range(3):
-            assert await listed(rig, ADA, taskIds=[f"never-{number}-{each}" for each in range(2000)]) == []
-        assert not [asked for asked in rig.upstream.requests[before:] if b"tasks/get" in asked.body]
-        assert len(rig.upstream.requests) - before <= 1
-
-
 @pytest.mark.parametrize("who", [EVE, Asks(session=b"")])
 async def test_an_id_that_a_cancelled_call_makes_again_is_its_earlier_owners_no_more(
     gateways: Gateways, who: Asks
