@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 NOT_FOUND, NOT_STARTED = 127, 126  # exit statuses, as a shell's
@@ -41,12 +40,9 @@ class Streams(NamedTuple):
 class Child:
     def __init__(self, command: Sequence[str]) -> None:
         self.name = command[0]
-        self._early: list[int] | None = []  # signals, until it has been started
         from_client, to_client = _aside()
-        mask = _interrupts_wait()
-        for number in _PASSED_ON:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, self._pass_on)
+        # Signals wait until it has been started; interrupts wait for a thread, which learns who sent them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -59,22 +55,17 @@ class Child:
             )
         except OSError as error:
             raise NotStarted(command[0], error) from None
-        early, self._early = self._early, None
-        for came in early:
-            self._pass_on(came, None)
-        if mask is not None:
+        for number in _PASSED_ON:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, lambda number, _: self._process.send_signal(number))
+        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             threading.Thread(target=self._pass_on_interrupts, name="interrupts", daemon=True).start()
         assert self._process.stdin is not None and self._process.stdout is not None
         from_server, to_server = os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno())
         self._process.stdin.close()
         self._process.stdout.close()
         self.streams = Streams(from_client, to_client, from_server, to_server)
-
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
-        if self._early is not None:
-            self._early.append(number)
-        else:
-            self._process.send_signal(number)
 
     def _pass_on_interrupts(self) -> None:
         """Pass on the interrupts that a program sends. A terminal sends its own to the server too (DESIGN 11.4)."""
@@ -126,22 +117,14 @@ def _environment() -> dict[str, str]:
     return given
 
 
-def _interrupts_wait() -> set[int] | None:
-    """Interrupts wait for a thread, which learns who sent them. Returns the former mask; None: they are ignored."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        return None
-    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})}
-
-
-def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None]:
+def _prepared(parent: int, mask: Iterable[int]) -> Callable[[], None]:
     """What the server's process runs first: it sets this mask, and is killed with the gateway."""
     import ctypes
 
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def prepare() -> None:
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(_SIGNALLED + signal.SIGKILL)
