@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -206,14 +205,12 @@ def _run(given: "argparse.Namespace") -> None:
     import asyncio
 
     settings = _read(given)
+    import uvloop
+
     from gateway import app  # what serves: faults of the file are told sooner without it
 
-    loop: Callable[[], asyncio.AbstractEventLoop] | None = None
-    with suppress(ImportError):
-        import uvloop
-
-        # uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9).
-        loop = type("FineLoop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})
+    # uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9).
+    loop = type("FineLoop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})
     with asyncio.Runner(loop_factory=loop) as runner:
         read = partial(_read, given) if str(given.config or "-") != "-" else None
         try:

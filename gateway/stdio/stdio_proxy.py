@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, closing, nullcontext, suppress
 from time import time
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from gateway.caller_identity import STDIO
 from gateway.config import Address, Config, StdioConfig
@@ -286,19 +286,15 @@ class StdioApp:
 
     async def run(self, ended: "asyncio.Future[int]") -> int:
         """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
-        down = asyncio.create_task(self._proxy.serve_server(self._from_server))
-        up = asyncio.create_task(self._proxy.serve_client(self._from_client))
-        works: set[asyncio.Future[Any]] = {ended, down, up, asyncio.create_task(self._sweep())}
-        while not ended.done():
-            done, works = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
-            for work in done:
-                work.result()  # raises: a fault in the gateway ends the gateway
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_timeout_s):
-                await self._rest(down)
-        for work in works:
-            work.cancel()
-        await asyncio.gather(*works, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:  # a fault in the gateway ends the gateway
+            down = group.create_task(self._proxy.serve_server(self._from_server))
+            works = [down, *map(group.create_task, (self._proxy.serve_client(self._from_client), self._sweep()))]
+            await asyncio.shield(ended)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_timeout_s):
+                    await self._rest(down)
+            for work in works:
+                work.cancel()
         self._failed.flush()
         return ended.result()
 
