@@ -21,7 +21,7 @@ from gateway.refresh.listing_order import ListingOrder
 from gateway.refresh.planning import may_match_all_live
 from gateway.refresh.retrying_crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.tasks.index import Source, Stale, TaskEntry
-from gateway.tasks.reconciliation import ALL, Listing
+from gateway.tasks.reconciliation import ALL, LastCrawl, Listing
 from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
 
@@ -191,9 +191,7 @@ class Crawl(Refresh):
             await self._recheck_unlisted(began)
 
     async def _read_pages(self, began: Moment) -> None:
-        session, order = self._session, ListingOrder()
-        cursors: list[str | None] = []
-        pages = size_bytes = 0
+        found, order = LastCrawl(), ListingOrder()
         self._from_nothing = bool(self._record.outgrown) or not len(self._record.index)
         self._record.begin_crawl()
         first_only = self._sessions.own_tasks is not None and self._record.asks_by_id  # is the caller still served?
@@ -205,18 +203,16 @@ class Crawl(Refresh):
                 if page.is_behind_end:
                     continue
                 order.note(new, len(page.tasks), bool(page.following))
-                cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
-                pages += 1
-                size_bytes += page.size_bytes
+                found.cursors = [*found.cursors, page.cursor][-_CURSORS_KEPT:]
+                found.pages += 1
+                found.size_bytes += page.size_bytes
                 if page.following is not None:
                     for waiter in self._in_flight.waiters:
                         waiter.progress(order.count)
         await self._forget_unseen(began)
         self._check_same()
-        told = Stamp(began, began.order, self._sessions.now().order)
-        self._record.end_crawl(told, pages, cursors, order.listing)
-        self._record.ends_empty = self._crawler.ends_empty
-        session.list_bytes = size_bytes
+        found.listing, found.ends_empty = order.listing, self._crawler.ends_empty
+        self._record.end_crawl(Stamp(began, began.order, self._sessions.now().order), found)
 
     async def _forget_unseen(self, began: Moment) -> None:
         """Mark the tasks that were listed earlier, and neither listed nor told of since `began`.
@@ -304,20 +300,22 @@ class Delta(Refresh):
         order = ListingOrder()
         for page in pages:
             order.note(page.tasks, len(page.tasks), page is not pages[-1])
-        if cursors is None or order.denies(record.listing):
+        if cursors is None or order.denies(record.last_crawl.listing):
             record.fail_tail()
             return
-        for page in pages if record.listing is Listing.APPENDS else reversed(pages):  # a failure leaves no gap
+        if record.last_crawl.listing is Listing.PREPENDS:
+            pages.reverse()  # a failure leaves no gap
+        for page in pages:
             await self._put_page(page)
-        record.new_as_of, record.cursors = began, cursors[-_CURSORS_KEPT:]
+        record.new_as_of, record.last_crawl.cursors = began, cursors[-_CURSORS_KEPT:]
 
     async def _read_to_end(self, pages: list[ListPage]) -> list[str | None] | None:
         """Read the last `pages`, or the first ones down to a known task. Returns their cursors; None if that fails."""
-        record = self._record
-        prepends = record.listing is Listing.PREPENDS
-        cursors: list[str | None] = [None] if prepends else list(record.cursors)
+        last = self._record.last_crawl
+        prepends = last.listing is Listing.PREPENDS
+        cursors: list[str | None] = [None] if prepends else list(last.cursors)
         size_bytes = 0
-        while size_bytes <= _TAIL_BYTES_MAX and len(pages) <= record.pages:  # else a crawl costs no more
+        while size_bytes <= _TAIL_BYTES_MAX and len(pages) <= last.pages:  # else a crawl costs no more
             page = await self._crawler.page(cursors[-1])
             if page is None or not (pages or cursors[-1] is None or self._shows_listed(page)):
                 if pages or len(cursors) == 1:
@@ -326,7 +324,7 @@ class Delta(Refresh):
                 continue
             pages.append(page)
             size_bytes += page.size_bytes
-            is_end = page.following is None or (record.ends_empty and not page.following)
+            is_end = page.following is None or (last.ends_empty and not page.following)
             if is_end or (prepends and self._shows_listed(page)):
                 return cursors
             if page.following in cursors:
@@ -335,6 +333,6 @@ class Delta(Refresh):
         return None
 
     def _shows_listed(self, page: ListPage) -> bool:
-        """Whether a page shows a task that a page showed before, in the same life: no new tasks follow such a task."""
+        """Whether a page shows a task, of the same incarnation, that a page showed before: no new tasks follow it."""
         known = ((task, self._record.index.get(task.id)) for task in page.tasks)
         return any(e is not None and not e.is_unlisted and e.created == task.created for task, e in known)

@@ -80,7 +80,7 @@ def plan(record: Record, query: Query, need: Need, owns: Callable[[str], bool] =
 def _named_tasks(record: Record, query: Query, named: Sequence[str] | None, seeks: bool) -> Plan | None:
     if named is None or any(len(i) > MARKED_ID_CHARS_MAX for i in query.task_ids or ()):
         return None
-    is_cheap = len(named) + seeks <= (record.pages or _COLD_IDS_MAX)
+    is_cheap = len(named) + seeks <= (record.last_crawl.pages or _COLD_IDS_MAX)
     return Plan("only the tasks that are named", tasks=named) if record.outgrown or is_cheap else None
 
 
@@ -94,7 +94,7 @@ def _all_pages(record: Record, need: Need, seeks: bool) -> Plan | None:
         why = "full_crawl_interval is over"
     elif crawled.order <= need.doubted:
         why = "something passed unread"
-    elif not is_crawled and record.listing is Listing.NEITHER:
+    elif not is_crawled and record.last_crawl.listing is Listing.NEITHER:
         why = "the upstream lists in no order of creation"
     elif not is_crawled and not record.asks_by_id:
         why = "the upstream does not know tasks/get"
@@ -111,6 +111,7 @@ def _changes(record: Record, query: Query, need: Need) -> Plan | None:
     """The page where new tasks appear, stale tasks, and live ones, if that costs less than all pages."""
     index, came = record.index, need.came
     is_crawled, stale, tail = need.met(record.crawled.as_of), record.due(came.order), not need.met(record.new_as_of)
+    last = record.last_crawl
     if not (tail or stale) and need.met(record.live_as_of):
         return None
     live = index.live(query) if index.unlisted or not is_crawled else ()  # a crawl has told of all that are listed
@@ -119,17 +120,17 @@ def _changes(record: Record, query: Query, need: Need) -> Plan | None:
     new = [i for i in stale if index.get(i) is None]
     looked = record.new_as_of.order  # one marked since may be on the page where new tasks appear
     may_be_listed = any(min(index.stale[i].invalidated, came.order) > looked for i in new)
-    if len(new) >= _NEW_MIN and record.listing is not Listing.NEITHER and may_be_listed:
+    if len(new) >= _NEW_MIN and last.listing is not Listing.NEITHER and may_be_listed:
         tail, stale = True, [i for i in stale if index.get(i) is not None]
     on_pages = [i for i in stale if (task := index.get(i)) is not None and task.listed == record.crawl]
     if is_crawled and not tail:
-        if on_pages and len(on_pages) >= record.pages:
+        if on_pages and len(on_pages) >= last.pages:
             return Plan(_COSTS_NO_MORE, crawl=True)
         if stale:
             return Plan("tasks that may have changed", tasks=[*stale, *old])
         return Plan("only the tasks that no list shows", tasks=list(old) if record.asks_by_id else ())
-    due = [*stale, *islice(old, record.pages)]
-    if tail + len(due) - len(stale) + len(on_pages) >= record.pages:
+    due = [*stale, *islice(old, last.pages)]
+    if tail + len(due) - len(stale) + len(on_pages) >= last.pages:
         return Plan(_COSTS_NO_MORE, crawl=True)
     return Plan("only what can have changed", tail=tail, tasks=due)
 

@@ -241,7 +241,8 @@ class Answerer:
             plan, record = self._answer_or_plan(session, position, came), session.record
             if isinstance(plan, Answer):
                 page, reason = plan.page, "; ".join(reasons) or planning.FRESH.reason
-                spared = max(0, record.pages - requests), max(0, session.list_bytes - page.size_bytes)
+                by_hand = record.last_crawl
+                spared = max(0, by_hand.pages - requests), max(0, by_hand.size_bytes - page.size_bytes)
                 name, shown = caller.key.upstream, len(page.tasks)
                 return plan, EndedQuery(name, outcome, reason, requests, *spared, shown, page.total)
             if plan.crawl and record.outgrown and came.at < record.outgrown_until:

@@ -126,7 +126,7 @@ class SharedTasks:
                     if update.id is None:
                         record.doubted = now.order
                     elif session.owns(update.id):  # else another caller's by now: nothing is asked in this one's name
-                        record.hear(update.id, update.method, update.gone, now)
+                        record.observe_replica(update.id, update.method, update.gone, now)
             finally:
                 self._hears = False
         self._heard[record] = Heard(epoch, read.place, now.at if read.complete else heard.at)

@@ -72,7 +72,7 @@ class TaskEntry(Task, gc=False):
 
     Its state is one of four, each stale or not; in the last two `raw` is empty:
 
-        LISTED    it is there, and a page has shown it in this life
+        LISTED    it is there, and a page has shown this incarnation
         UNLISTED  it is there, and no page has since the last crawl began
         GONE      an answer said so
         MARKED    nothing is known but that it is stale

@@ -3,8 +3,8 @@
 In: answers to the gateway's own `tasks/get` and `tasks/list`, each with a `Stamp`; what passes. Out: tasks, as of when
 each is known, and which must be asked for again.
 Always: only own answers write what the index says of a task; what passes makes tasks stale, and renews ages (DESIGN
-6.4). What an own answer changes stands in `CHANGES`. What makes a task stale is settled by an answer that was asked for
-after it. The caller gives the moments.
+6.4). What an own answer changes stands in `CHANGES`. A task is stale until an answer comes that was asked for
+after what made it so. The caller gives the moments.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,21 @@ ALL: Final = 0  # as `Stale.blocks_from`: answers overlapped, and every query wa
 
 
 class Listing(Enum):
-    """The order in which the upstream lists its tasks, as far as the last crawl saw it."""
+    """The order in which the upstream lists its tasks."""
 
     APPENDS = "appends"  # new tasks come last
     PREPENDS = "prepends"  # new tasks come first
     NEITHER = "neither"
+
+
+class LastCrawl(msgspec.Struct):
+    """The upstream's list as the last crawl found it, and tail reads since."""
+
+    pages: int = 0
+    size_bytes: int = 0  # of JSON, in all of them
+    cursors: list[str | None] = []  # of the last pages; the last one is at the end
+    ends_empty: bool = False  # the last page names an empty cursor
+    listing: Listing = Listing.NEITHER
 
 
 class Change(Enum):
@@ -39,7 +49,7 @@ class Change(Enum):
     MERGE = "take, as of the later"
     RENEW = "keep, as of now"
     KEEP = "keep"
-    NEW_LIFE = "take, unlisted"
+    REPLACE = "take, unlisted"
     GONE = "gone"
     ASK = "keep, ask"
     TAKE_AND_ASK = "take, ask"
@@ -48,11 +58,11 @@ class Change(Enum):
 
 CHANGES: Final = {
     "the same": (Change.TAKE, Change.MERGE),
-    "lives, and has changed": (Change.TAKE, Change.ASK),
+    "live, and has changed": (Change.TAKE, Change.ASK),
     "has ended": (Change.TAKE, Change.TAKE),
     "ended so, in other words": (Change.TAKE, Change.KEEP),
     "not ended so": (Change.RENEW, Change.KEEP),
-    "another life": (Change.NEW_LIFE, Change.ASK),
+    "another incarnation": (Change.REPLACE, Change.ASK),
     "there, and was not": (Change.TAKE, Change.TAKE_AND_ASK),
     "not there, and was": (Change.GONE, Change.ASK),
     "not there, as before": (Change.GONE, Change.GONE),
@@ -70,12 +80,12 @@ def _news(known: TaskEntry, shown: Task | None, asked: int) -> str:
     was_made = stale is not None and known.told.asked <= stale.made < asked  # since the index was told of it
     differs = known.status != shown.status or (stale is not None and stale.method is not None)
     if known.created != shown.created or (was_made and known.is_terminal and differs):
-        return "another life"
+        return "another incarnation"
     if known.raw == shown.raw:
         return "the same"
     if known.is_terminal:
         return "ended so, in other words" if known.status == shown.status else "not ended so"
-    return "has ended" if shown.is_terminal else "lives, and has changed"
+    return "has ended" if shown.is_terminal else "live, and has changed"
 
 
 def _left_stale(stale: Stale | None, asked: int) -> Stale | None:
@@ -112,10 +122,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
     outgrown: str = ""  # why it is too large for an index: no crawl until then; tasks that a query names are asked for
     outgrown_until: float = float("-inf")
     asked_as: tuple[bytes, float] = (b"", 0.0)  # for what its caller was asked first, with success, and when (5.1)
-    listing: Listing = Listing.NEITHER
-    pages: int = 0  # of the last crawl
-    cursors: list[str | None] = []  # of the last pages; the last one is at the end
-    ends_empty: bool = False  # the last page of the last crawl names an empty cursor
+    last_crawl: LastCrawl = msgspec.field(default_factory=LastCrawl)
     asks_by_id: bool = True  # else the upstream does not know `tasks/get`, as far as is known ...
     asks_again_at: float = 0.0  # ... until then
     seen_marked_to: dict[object, int] = {}  # which of the ids that each owner has seen have been marked here
@@ -135,7 +142,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def size_bytes(self) -> int:
-        return self.index.size_bytes + sum([text_bytes(cursor) for cursor in self.cursors if cursor is not None])
+        return self.index.size_bytes + sum([text_bytes(cursor) for cursor in self.last_crawl.cursors if cursor])
 
     @property
     def as_of(self) -> Moment:
@@ -194,7 +201,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             return
         self.index.set(msgspec.structs.replace(entry, stale=stale))
 
-    def hear(self, task_id: str, method: str | None, is_gone: bool, now: Moment) -> None:
+    def observe_replica(self, task_id: str, method: str | None, is_gone: bool, now: Moment) -> None:
         """Another replica has told that a task is there, or gone. Its method is believed."""
         entry = self.index.entries.get(task_id) or absent(task_id)
         if entry.raw and entry.method is None and method is not None:
@@ -217,7 +224,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             and (one.source or self.index.get(i) is not None)
         ]
 
-    def settle(self, task_id: str, asked: int) -> None:
+    def validate(self, task_id: str, asked: int) -> None:
         """What was asked for then says enough of a task."""
         entry = self.index.entries[task_id]
         self.index.set(msgspec.structs.replace(entry, stale=_left_stale(entry.stale, asked)))
@@ -233,12 +240,12 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         if told.came < since.asked:
             change = Change.IGNORE
         after, stale = msgspec.structs.replace(known), known.stale
-        if shown is not None and change in (Change.TAKE, Change.MERGE, Change.NEW_LIFE, Change.TAKE_AND_ASK):
+        if shown is not None and change in (Change.TAKE, Change.MERGE, Change.REPLACE, Change.TAKE_AND_ASK):
             after = TaskEntry(*msgspec.structs.astuple(shown))
             after.told, after.stale = _both(known.told, told) if change is Change.MERGE else told, stale
             if stale is not None and stale.made < told.asked:
                 after.method = stale.method
-            if change is not Change.NEW_LIFE:
+            if change is not Change.REPLACE:
                 after.listed, after.method = known.listed, after.method or known.method
         elif change is Change.GONE:
             after = absent(task_id, told, stale)
@@ -248,7 +255,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             after.stale = _left_stale(stale, told.asked)
         if change is Change.GONE and after.stale is not None:
             after.stale = msgspec.structs.replace(after.stale, denied=told.asked)
-        if shown is not None and page and after.raw and after.created == shown.created:  # else of a life before
+        if shown is not None and page and after.raw and after.created == shown.created:  # else of one before
             after.listed = page
         elif not page and after.listed != self.crawl:
             after.listed = UNLISTED
@@ -285,8 +292,8 @@ class Record(msgspec.Struct, eq=False, weakref=True):
     def begin_crawl(self) -> None:
         self.crawl += 1
         self.outgrown = ""
-        if self.listing is Listing.PREPENDS:
-            self.listing = Listing.NEITHER  # else a tail read would stop at the tasks of a crawl that broke off
+        if self.last_crawl.listing is Listing.PREPENDS:
+            self.last_crawl.listing = Listing.NEITHER  # a tail read would stop at what a crawl that broke off has read
 
     def is_unseen(self, entry: TaskEntry | None, began: Moment) -> bool:
         """Whether neither the crawl begun at `began`, which should list it, nor a later answer has shown a task."""
@@ -294,17 +301,16 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             return False
         return not (self.asks_by_id and entry.is_unlisted)
 
-    def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
+    def end_crawl(self, told: Stamp, found: LastCrawl) -> None:
         """All pages were read: an answer that says of all other tasks that they are not there."""
         index, began = self.index, told.as_of
-        self.crawled, self.new_as_of = told, began
-        self.pages, self.cursors, self.listing = pages, cursors, listing
+        self.crawled, self.new_as_of, self.last_crawl = told, began, found
         if not index.unlisted:
             self.live_as_of = self.unlisted_as_of = began
         for task_id, stale in list(index.stale.items()):
             if index.get(task_id) is not None:
                 if not self.asks_by_id:
-                    self.settle(task_id, told.asked)
+                    self.validate(task_id, told.asked)
             elif stale.source is Source.BY_ERROR:
                 index.set(msgspec.structs.replace(index.entries[task_id], stale=None))
         for entry in list(index.gone.values()):

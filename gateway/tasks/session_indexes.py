@@ -43,7 +43,6 @@ class Session(Storable[Key]):
         self._seen, self._changed = seen, changed
         self.owners = seen.owners_of(key)  # of the ids that the caller has seen
         self.in_flight = InFlightRequests()
-        self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
     @property
     def size_bytes(self) -> int:
@@ -90,7 +89,7 @@ class Session(Storable[Key]):
             return False
         stale.failed += 1
         if stale.failed >= FAILURES_MAX:
-            self.record.settle(task_id, asked)
+            self.record.validate(task_id, asked)
             self.record.marks_seen_again = True
         return stale.source is Source.ELSEWHERE
 

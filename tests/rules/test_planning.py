@@ -14,7 +14,7 @@ from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
 from gateway.tasks.index import Index, Source, Stale, absent
-from gateway.tasks.reconciliation import Listing, Record
+from gateway.tasks.reconciliation import LastCrawl, Listing, Record
 from tests.rules import plain
 
 NOW = 1000.0
@@ -96,8 +96,7 @@ class Situation:
             live_as_of=moment(self.crawled if self.live_as_of is None else self.live_as_of),
             unlisted_as_of=moment(self.unlisted_as_of),
             doubted=moment(self.doubted_at).order,
-            listing=self.listing,
-            pages=self.pages,
+            last_crawl=LastCrawl(pages=self.pages, listing=self.listing),
             asks_by_id=self.asks_by_id,
         )
 
@@ -258,7 +257,7 @@ def test_an_answer_without_asking_keeps_the_promise(record: Record, query: Query
     if query.task_ids is None or not record.asks_by_id:
         assert need.met(record.new_as_of)
         assert need.met_by_terminal(record.crawled.as_of)
-        if record.listing is Listing.NEITHER or not record.asks_by_id:
+        if record.last_crawl.listing is Listing.NEITHER or not record.asks_by_id:
             assert need.met(record.crawled.as_of)
     else:
         for task_id in query.task_ids:
@@ -285,10 +284,10 @@ def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     if plan.tail:
         assert not plan.crawl
         assert record.crawled.as_of != NEVER
-        assert record.listing is not Listing.NEITHER
+        assert record.last_crawl.listing is not Listing.NEITHER
     # What no list shows, and what is marked and not listed, no page can tell.
     told_by_pages = [i for i in plan.tasks if i not in record.index.unlisted and i not in record.index.stale]
-    assert plan.tail + len(told_by_pages) <= record.pages
+    assert plan.tail + len(told_by_pages) <= record.last_crawl.pages
 
 
 # Each: ttl in ms of a task made at 10 s since 1970; when it was last reported; what time it is then (both since 1970).

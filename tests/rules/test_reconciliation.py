@@ -12,7 +12,7 @@ import pytest
 
 from gateway.mcp.task import Moment, Stamp
 from gateway.tasks.index import GONE_MAX, Stale
-from gateway.tasks.reconciliation import CHANGES, MARKS_MAX, Listing, Record
+from gateway.tasks.reconciliation import CHANGES, MARKS_MAX, LastCrawl, Record
 
 
 def at(order: int) -> Moment:
@@ -55,7 +55,7 @@ def test_the_cursors_that_are_kept_count() -> None:
     record = Record()
     before = record.size_bytes
     cursors = ["c" * 1000, "é" * 1000, "語" * 1000, "😀" * 1000]
-    record.end_crawl(stamp(1, 2), 2, [None, *cursors], Listing.APPENDS)
+    record.end_crawl(stamp(1, 2), LastCrawl(cursors=[None, *cursors]))
     assert record.size_bytes - before == pytest.approx(sum(map(sys.getsizeof, cursors)), abs=16)
 
 
