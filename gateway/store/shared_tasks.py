@@ -24,7 +24,7 @@ from gateway.mcp.jsonrpc import decoded
 from gateway.store.redis_schema import DOUBT, Heard, RedisStore, entry_of, entry_of_gone, slices, updates_in
 from gateway.store.shared_owners import SharedOwn
 from gateway.tasks.capability_cache import Said
-from gateway.tasks.index import METHOD_CHARS_MAX, Source, Stale, TaskEntry
+from gateway.tasks.index import Source, Stale, TaskEntry
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Record
 from gateway.tasks.session_indexes import Session, Sessions
 
@@ -134,8 +134,8 @@ class SharedTasks:
 
     def _hear_server(self, session: Session, value: bytes | None) -> None:
         server = None if value is None else decoded(_server, value)
-        if server is not None and len(server.methods) <= 1 and len(server.default_method or "") <= METHOD_CHARS_MAX:
-            self._sessions.servers.hear(session.key, server)
+        if server is not None and self._sessions.servers.get(session.key, is_use=False) is None:
+            self._sessions.servers.note(session.key, server)
             self._sessions.know_server(session)
 
     def tell_all(self) -> Iterator[None]:

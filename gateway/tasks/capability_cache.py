@@ -33,21 +33,10 @@ class CapabilityCache:
     def note(self, key: Key, server: Server) -> None:
         # The list of task methods may take 64 KiB. Only a single method is ever used.
         methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
-        self._put(key, msgspec.structs.replace(server, methods=methods if len(methods) == 1 else ()))
-
-    def hear(self, key: Key, server: Server) -> None:
-        """Another replica has told what `initialize` said."""
-        if self.get(key, is_use=False) is None:
-            self._put(key, server)
-
-    def _put(self, key: Key, server: Server) -> None:
-        now = self._clock()
+        server, now = msgspec.structs.replace(server, methods=methods if len(methods) == 1 else ()), self._clock()
         self.said.expire(now)
         self.said.remove(key.of_all)
         self.said.use(Said(key.of_all, server), now)
-
-    def end(self, key: Key) -> None:
-        self.said.remove(key.of_all)
 
     def get(self, key: Key, is_use: bool = True) -> Server | None:
         """The server of a session, None if its `initialize` was not seen. `is_use`: it counts as used now."""

@@ -291,7 +291,7 @@ class Sessions:
 
     def drop_all(self, key: Key) -> None:
         """A session was ended: drop what is known of it, for every identity. Its users keep it, empty."""
-        self.servers.end(key)
+        self.servers.said.remove(key.of_all)
         self._seen.end_all(key)
         sessions = self.stored.of_group(key.of_all)
         for session in sessions:
