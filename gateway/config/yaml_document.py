@@ -103,7 +103,12 @@ class Document:
             found = self.scalar(reader, node, path, nullable)
             if kind is Path and isinstance(found, str):
                 return self.folder / found
-            return self.file(found, path) if kind is NamedFile and isinstance(found, str) else found
+            if kind is NamedFile and isinstance(found, str):
+                try:
+                    return self.read_file(found)
+                except (OSError, ValueError) as error:
+                    return self.expected("a file that can be read", path, f": {_why(error)}")
+            return found
         if get_origin(kind) is tuple:
             return self.sequence(get_args(kind)[0], node, path, least)
         if not isinstance(node, yaml.MappingNode):
@@ -158,13 +163,6 @@ class Document:
             except ValueError as error:
                 allowed = str(error)
         return self.expected(allowed, path)
-
-    def file(self, name: str, path: str) -> object:
-        """A file that the configuration names; `_FAULTY` if it cannot be read."""
-        try:
-            return self.read_file(name)
-        except (OSError, ValueError) as error:
-            return self.expected("a file that can be read", path, f": {_why(error)}")
 
     def read_file(self, name: str) -> NamedFile:
         """A file in the folder of the document, as it was read first. Raises OSError or ValueError."""
