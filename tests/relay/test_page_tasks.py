@@ -12,9 +12,9 @@ import pytest
 
 from gateway.mcp.client_message import TOOL_CHARS_MAX
 from tests.launch import Gateway, Gateways
-from tests.relay.messages import Json, call, fault, filtered, page, result, task
+from tests.relay.messages import call, filtered, task
 from tests.relay.test_page import EVERYWHERE, HOSTILE, SIZES, ask, browser, contrast_min, opened, playwright
-from tests.relay.wire import answer
+from tests.relay.test_told import Workshop
 from tests.upstream import in_a_thread
 
 __all__ = ["browser"]  # the fixture
@@ -25,36 +25,17 @@ TWO_HOURS_S: Final = 7200.0
 LONG: Final = HOSTILE.ljust(TOOL_CHARS_MAX, "x")
 
 
-class Workshop:
-    """A server whose tools make tasks. `age_s` is that of the next one."""
+class Shop(Workshop):
+    """A workshop behind a gateway."""
 
-    def __init__(self) -> None:
-        self.tasks: dict[str, Json] = {}
-        self.age_s = 0.0
-        self.gateway: Gateway
-
-    def answered(self, _head: bytes, body: bytes) -> bytes:
-        """What it answers to a request."""
-        message = json.loads(body)
-        said: Json = {}
-        if message["method"] == "tools/call":
-            created = datetime.now(UTC) - timedelta(seconds=self.age_s)
-            made = task(uuid4().hex, created=created.isoformat())
-            self.tasks[made["taskId"]] = made
-            said = {"task": made}
-        elif message["method"] == "tasks/list":
-            said = page(self.tasks.values())
-        elif message["method"] == "tasks/get" and message["params"]["taskId"] not in self.tasks:
-            return answer(fault(message["id"], -32602, "Task not found"))
-        elif message["method"] == "tasks/get":
-            said = self.tasks[message["params"]["taskId"]]
-        return answer(result(message["id"], said))
+    gateway: Gateway
 
     def make(self, tool: str, status: str = "working", times: int = 1, age_s: float = 0.0, path: str = "/mcp") -> None:
         """Call a tool; a client then sees its task in that status."""
-        self.age_s = age_s
         for _ in range(times):
-            ask(self.gateway, call("tools/call", name=tool, task={}), path)
+            created = datetime.now(UTC) - timedelta(seconds=age_s)
+            made = task(uuid4().hex, created=created.isoformat())
+            ask(self.gateway, call("tools/call", name=tool, task={}, meant=made), path)
             self.become(status, path)
 
     def become(self, status: str, path: str = "/mcp") -> None:
@@ -70,9 +51,9 @@ class Workshop:
 
 
 @contextmanager
-def workshop(gateways: Gateways, **changed: Any) -> Iterator[Workshop]:
+def workshop(gateways: Gateways, **changed: Any) -> Iterator[Shop]:
     """A gateway in front of a workshop, with two names."""
-    made = Workshop()
+    made = Shop()
     with in_a_thread(made.answered) as port:
         upstreams = [
             {"name": name, "url": f"http://127.0.0.1:{port}/mcp", **match}

@@ -86,13 +86,10 @@ def ours(file: Path) -> set[str]:
     return {m for m in imported(ast.parse(file.read_text())) if m.startswith("gateway.")}
 
 
-@pytest.mark.parametrize("file", FILES, ids=module_of)
-def test_a_room_knows_only_the_rooms_that_it_may_know(file: Path) -> None:
-    module = module_of(file)
-    if module.count(".") == 0 or room_of(module) not in KNOWS:
-        return
-    room = room_of(module)
-    assert {room_of(m) for m in ours(file)} <= KNOWS[room] | {room}
+def test_a_room_knows_only_the_rooms_that_it_may_know() -> None:
+    known = {module_of(file): {room_of(m) for m in ours(file)} for file in FILES}
+    rooms = {m: room_of(m) for m in known if "." in m and room_of(m) in KNOWS}
+    assert not {m: more for m, room in rooms.items() if (more := known[m] - KNOWS[room] - {room})}
 
 
 def test_nothing_that_serves_imports_the_commands_of_a_client() -> None:
@@ -127,14 +124,11 @@ def test_few_files_stand_outside_the_rooms() -> None:
     assert rooms == {*KNOWS, "cli", "demo"} - {"errors", "caller_identity"}
 
 
-@pytest.mark.parametrize(
-    "room", [d for d in sorted(ROOT.iterdir()) if (d / "__init__.py").exists()], ids=lambda d: d.name
-)
-def test_each_room_is_small_and_says_what_is_in_it(room: Path) -> None:
-    assert len(list(room.glob("*.py"))) <= ROOM_FILES_MAX
-    said = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
-    for file in room.glob("[a-z]*.py"):
-        assert file.stem in said, f"gateway/{room.name}/__init__.py does not name {file.name}"
+def test_each_room_is_small_and_says_what_is_in_it() -> None:
+    for init in ROOT.glob("*/__init__.py"):
+        assert len(list(init.parent.glob("*.py"))) <= ROOM_FILES_MAX, init
+        said = ast.get_docstring(ast.parse(init.read_text())) or ""
+        assert not [file for file in init.parent.glob("[a-z]*.py") if file.stem not in said], f"{init} does not say"
 
 
 def test_the_deciding_files_are_the_share_that_the_design_says() -> None:
@@ -146,11 +140,9 @@ def test_the_deciding_files_are_the_share_that_the_design_says() -> None:
     assert 0.25 < lines(DECIDING) / lines(FILES) < 0.38
 
 
-@pytest.mark.parametrize("file", DECIDING, ids=module_of)
-def test_what_the_deciding_files_import(file: Path) -> None:
-    modules = imported(ast.parse(file.read_text()))
-    ours = {f"gateway.{room}.{name}" for room, names in DECIDES.items() for name in names.split()}
-    assert modules <= ALLOWED | ours | {"gateway.errors", "gateway.caller_identity"}
+def test_what_the_deciding_files_import() -> None:
+    allowed = ALLOWED | {*map(module_of, DECIDING)} | {"gateway.errors", "gateway.caller_identity"}
+    assert not {file.stem: more for file in DECIDING if (more := imported(ast.parse(file.read_text())) - allowed)}
 
 
 @pytest.mark.parametrize("file", DECIDING, ids=module_of)
@@ -202,10 +194,10 @@ def too_large(sizes: list[tuple[str, bool, int]], file: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES, ids=module_of)
-def test_files_classes_and_functions_are_of_a_size_to_read(file: Path) -> None:
-    assert len(file.read_text().splitlines()) <= FILE_LINES_MAX
-    assert not too_large(sized(file.read_text()), file.stem)
+def test_files_classes_and_functions_are_of_a_size_to_read() -> None:
+    sources = {module_of(file): file.read_text() for file in FILES}
+    assert not {m: lines for m, text in sources.items() if (lines := len(text.splitlines())) > FILE_LINES_MAX}
+    assert not [large for m, text in sources.items() for large in too_large(sized(text), m)]
 
 
 def aliases(source: str) -> list[str]:
