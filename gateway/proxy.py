@@ -79,7 +79,7 @@ class Proxy:
                 if cost is not None:
                     await cost.turn()
             owners = [] if self._own is None else await self._own.check(exchange, caller, message)
-            position = PASSES if message is None else self._answerer.position(caller, message)
+            position = self._answerer.position(caller, message) if isinstance(message, ListRequest) else PASSES
             if isinstance(message, ListRequest) and not isinstance(position, Passes):
                 kind = "answered"
                 self._access_log.began(message, exchange)

@@ -65,11 +65,11 @@ class ClientRequest:
         if self.head.body_bytes > bytes_max or not may_carry:
             self.taken = self.body.take()
             return b""
-        if not self.body.is_whole and not self.continued and self.expects_continue:
+        if not (is_whole := self.body.is_whole) and not self.continued and self.expects_continue:
             self.continued = True
             self.connection.expect_body()
             self.connection.write(_CONTINUE)
-        self.taken = self.body.take() if self.body.is_whole else await self._read_as_it_comes(bytes_max)
+        self.taken = self.body.take() if is_whole else await self._read_as_it_comes(bytes_max)
         size = len(self.taken)
         if self.reservation.held_bytes or size > SMALL_BYTES_MAX:
             self.reservation.set(self.kept_bytes + size)

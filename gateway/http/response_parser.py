@@ -76,6 +76,7 @@ class ResponseHead(msgspec.Struct, eq=False):
     authenticates: bool
     kind: bytes
     may_name: bool
+    keeps_alive: bool  # the connection may serve again; behind a HEAD without a length its server may close it
     values: Values = ()  # of `headers`
     passed: Onward | None = None
 
@@ -90,14 +91,6 @@ class ResponseHead(msgspec.Struct, eq=False):
         """Whether nothing in it makes its exchange differ from others: it may be remembered."""
         is_usual = self.status >= 200 and not self.held_bytes and not self.authenticates
         return is_usual and self.keeps_alive and self.minor == 1 and self.headers.are_plain(_NOT_PLAIN)
-
-    @property
-    def keeps_alive(self) -> bool:
-        """Whether the connection may serve again: behind a HEAD without a length, too, its server may close it."""
-        told = [token for name in OF_CONNECTION if name in self.headers for token in self.headers.tokens(name)]
-        if self.framing == "close" or b"close" in told:
-            return False
-        return self.minor == 1 or (self.framing == "length" and b"keep-alive" in told)  # RFC 9112, 6.1
 
 
 class ResponseReader(MessageReader):
@@ -194,10 +187,12 @@ def read_head(data: bytes) -> ResponseHead:
     framing: Framing = coding or ("length" if b"content-length" in headers.by_name else "close")
     if status < 200 or status in _BODILESS:
         framing = "none"
+    minor, told = int(line[1]), [token for name in OF_CONNECTION for token in headers.tokens(name)]
+    lasts = minor == 1 or (framing == "length" and b"keep-alive" in told)  # RFC 9112, 6.1
     head = ResponseHead(
         status,
         line[3] or b"",
-        int(line[1]),
+        minor,
         headers,
         framing,
         body_bytes=int(headers.get(b"content-length") or 0),
@@ -205,6 +200,7 @@ def read_head(data: bytes) -> ResponseHead:
         authenticates=authenticates_connection(headers),
         kind=headers.media_type(),
         may_name=status in (401, 403) or not _WITH_ADDRESSES.isdisjoint(headers.by_name),
+        keeps_alive=lasts and framing != "close" and b"close" not in told,
     )
     if status < 200 and not head.keeps_alive:
         raise BadResponse("it is 1xx, and ends its connection")

@@ -73,19 +73,19 @@ def fields_of(message: Message) -> tuple[dict[str, Any], Raw, Raw]:
     if method is None:
         said["is_response"] = message.is_response
     params = jsonrpc.decoded(_read_params, message.params) or _NO_PARAMS
-    if len(params.taskId):
+    if params.taskId:
         said["task_id"] = text(_short(params.taskId))
-    if len(params.task):
+    if params.task:
         said["asks_task"], ttl = True, member(params.task, "ttl")
         # A number of many digits counts as null, which has no end.
         is_long = len(ttl) > _NUMBER_BYTES_MAX and bytes(ttl)[:1].isdigit()
         said["ttl"] = b"null" if is_long else bytes(_short(ttl))
     if method == "tools/call":
         said["tool"] = (text(params.name) or method)[:TOOL_CHARS_MAX]
-    if len(meta := _short(params.meta)):
+    if meta := _short(params.meta):
         said["traceparent"] = (text(member(meta, "traceparent")) or "")[:_TRACE_CHARS_MAX]
         said["progress_token"] = bytes(member(meta, "progressToken"))
-    if len(params.requestId):
+    if params.requestId:
         said["cancels"] = bytes(_short(params.requestId))
     return said, params.arguments, ttl
 

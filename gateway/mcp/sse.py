@@ -17,7 +17,7 @@ import msgspec
 _BLANK: Final = re.compile(rb"(?:\n[\r\n]|\r\r)[\r\n]*+")
 _DATA_LINE: Final = re.compile(rb"data(?<![^\r\n]data)(?::[^\r\n]*+)?(?:\r\n|[\r\n])")
 _FIELD: Final = re.compile(rb"[\r\n][^:\r\n]")  # the end of a comment or an empty line, and the beginning of a field
-_ONLY: Final = re.compile(rb"(?:(?:event: message|id: [^\r\n]*)(?:\r\n|\n)){0,2}data: ([^\r\n]*)(?:\r\n\r\n|\n\n)")
+_ONLY: Final = re.compile(rb"(?:(?:event: message|id: [^\r\n]*)(?:\r\n|\n)){0,2}data: ")
 _BOM: Final = b"\xef\xbb\xbf"
 _RETRY_MS_MAX: Final = 10**15
 
@@ -266,8 +266,11 @@ def _last_end(data: bytes | bytearray, start: int, stop: int, only_lf: bool) -> 
 
 def only_data(stream: bytes) -> bytes | None:
     """The data of the one event in a whole stream, a message, as servers write it; None if it is written otherwise."""
-    found = _ONLY.fullmatch(stream)
-    return None if found is None else found[1]
+    found, end = _ONLY.match(stream), b"\r\n\r\n" if stream.endswith(b"\r\n\r\n") else b"\n\n"
+    if found is None or not stream.endswith(end):
+        return None
+    data = stream[found.end() : -len(end)]  # a pattern would take its bytes one by one
+    return None if b"\n" in data or b"\r" in data else data
 
 
 def event(data: bytes) -> bytes:

@@ -42,7 +42,7 @@ async def read(body: bytes, has_guards: bool = False, has_owners: bool = False) 
     """The message in a body. `has_guards`: what is doubtful is looked for; `has_owners`: and related tasks."""
     if is_large := len(body) > _LARGE_BYTES:
         await asyncio.sleep(0)
-    copy = bytearray(body if has_guards else b"")  # it is overwritten at last
+    copy = bytearray(body) if has_guards else None  # it is overwritten at last
     if not body or (message := jsonrpc.parse(copy or body)) is None:
         return None
     raw, kind = message.params, ClientMessage
@@ -60,7 +60,7 @@ async def read(body: bytes, has_guards: bool = False, has_owners: bool = False) 
             if is_large:
                 await asyncio.sleep(0)
             said |= _list(raw, params)
-    if has_guards:
+    if copy is not None:
         if is_large:
             await asyncio.sleep(0)
         said |= {"ttl_at": jsonrpc.start_of(memoryview(ttl), copy) if len(ttl) else 0, "ttl_bytes": len(ttl)}

@@ -19,7 +19,6 @@ from gateway import errors
 from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
-from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.task import Moment
 from gateway.owners.task_owners import GUARD
 from gateway.query import criteria, cursor
@@ -91,15 +90,13 @@ class Answerer:
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
         self._next_at: dict[str, float] = {}  # when a criterion may be named in the log again
 
-    def position(self, caller: Caller, message: ClientMessage) -> Position | BadQuery | Passes:
-        """The page that a message asks for, or what is wrong. What is no filtered `tasks/list` passes.
+    def position(self, caller: Caller, message: ListRequest) -> Position | BadQuery | Passes:
+        """The page that a message asks for, or what is wrong. What is not filtered passes.
 
         So does a message of a later revision (DESIGN 3.9), one to a server that filters natively, and one whose id
         is no text: no answer could repeat it. The criteria in the header hold if the message has none; raises NoFilter
         where it would pass, unless another taskgate is behind this one.
         """
-        if not isinstance(message, ListRequest):
-            return PASSES
         is_no_text = not message.is_strict and jsonrpc.REPLACEMENT.encode() in message.id
         native = self._sessions.servers.native(caller.key)
         passes = not caller.is_served or is_no_text or native is not None

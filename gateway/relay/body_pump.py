@@ -345,17 +345,17 @@ async def _pass_while_sending(
 
 async def _respond(exchange: Exchange, caller: HttpCaller, choose: Choose, response: Response) -> None:
     """Write the response to the client as it comes."""
-    inspector, kind = choose(response), response.head.kind
+    inspector, kind, is_whole = choose(response), response.head.kind, response.body.is_whole
     exchange.response.streams = kind == EVENT_STREAM and exchange.request.head.method == b"GET"
-    if kind == EVENT_STREAM and not response.body.is_whole:
+    if kind == EVENT_STREAM and not is_whole:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
     if inspector is None or response.framing == "none":
         through = exchange.note_error if kind == JSON else bytes
-        if response.body.is_whole:
+        if is_whole:
             return _pass_whole(exchange, response, through(response.body.take()))
         return await _pump(exchange, response, Tap(through))
     begun, limits = b"", caller.pool.limits
-    if response.body.is_whole and not inspector.edits and b"content-encoding" not in response.head.headers.by_name:
+    if is_whole and not inspector.edits and b"content-encoding" not in response.head.headers.by_name:
         begun = response.body.take()
         if inspected_at_once(inspector, begun, kind, limits):
             return _pass_whole(exchange, response, begun)

@@ -26,7 +26,8 @@ from gateway.operate import log_format
 from gateway.query import list_request
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
-from gateway.refresh.query_answer import Answerer, Passes
+from gateway.query.list_request import ListRequest
+from gateway.refresh.query_answer import PASSES, Answerer, Passes
 from gateway.stdio.child_process import Child, Streams
 from gateway.stdio.line_channel import UNANSWERED_MAX, Passed, StdioCaller, StdioReply, Unanswered
 from gateway.stdio.line_splitter import SIGHT_BYTES, Line, LineParser, Sight
@@ -112,8 +113,8 @@ class StdioProxy:
         if message is None:
             self._pass_unread(line)
             return False
-        position = self._answerer.position(self._caller, message)
-        if isinstance(message, list_request.ListRequest) and not isinstance(position, Passes):
+        position = self._answerer.position(self._caller, message) if isinstance(message, ListRequest) else PASSES
+        if isinstance(message, ListRequest) and not isinstance(position, Passes):
             await self._to_client.drain_own()  # a client that takes no answers is not read beyond its next query
             is_full = len(self._answering) >= self._limits.connections_max
             work = asyncio.create_task(self._answer(message, position, len(line.raw), is_full))
@@ -137,7 +138,7 @@ class StdioProxy:
             self._unanswered.note(request_id, Passed(_UNREAD, self.sessions.now(), is_clear=False))
 
     async def _answer(
-        self, message: list_request.ListRequest, position: Position | BadQuery, size_bytes: int, is_full: bool
+        self, message: ListRequest, position: Position | BadQuery, size_bytes: int, is_full: bool
     ) -> None:
         reservation, began_at = Reservation(self._buffers), self._clock()
         reply = StdioReply(self._caller, self._to_client, reservation, size_bytes)

@@ -113,7 +113,7 @@ class UpstreamConnection(Wire):
         """The exchange is over: drop what nobody has read, and what refers back to the connection."""
         if self._response is not None:
             self._response.body.drop()
-        self._hold(0)
+        self._reservation.close()
         self._head = self._response = self._client = None
         self._asked, self.used = False, True
 
