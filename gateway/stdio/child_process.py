@@ -1,4 +1,4 @@
-"""The server's process: its start, the signals that it gets, and its exit status. It ends with the gateway.
+"""The server's process: its start, the signals that it gets, and its exit status. On Linux it ends with the gateway.
 
 It is started before the rest of the gateway is imported, so that both come up at once: so this file imports little.
 """
@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 NOT_FOUND, NOT_STARTED = 127, 126  # exit statuses, as a shell's
@@ -40,9 +41,12 @@ class Streams(NamedTuple):
 class Child:
     def __init__(self, command: Sequence[str]) -> None:
         self.name = command[0]
+        self._early: list[int] | None = []  # signals, until it has been started
         from_client, to_client = _aside()
-        # Signals wait until it has been started; interrupts wait for a thread, which learns who sent them.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        mask = _interrupts_wait()
+        for number in _PASSED_ON:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, self._pass_on)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -55,17 +59,22 @@ class Child:
             )
         except OSError as error:
             raise NotStarted(command[0], error) from None
-        for number in _PASSED_ON:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, lambda number, _: self._process.send_signal(number))
-        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        early, self._early = self._early, None
+        for came in early:
+            self._pass_on(came, None)
+        if mask is not None:
             threading.Thread(target=self._pass_on_interrupts, name="interrupts", daemon=True).start()
         assert self._process.stdin is not None and self._process.stdout is not None
         from_server, to_server = os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno())
         self._process.stdin.close()
         self._process.stdout.close()
         self.streams = Streams(from_client, to_client, from_server, to_server)
+
+    def _pass_on(self, number: int, _: FrameType | None) -> None:
+        if self._early is not None:
+            self._early.append(number)
+        elif not (number == signal.SIGINT and _came_from_terminal()):
+            self._process.send_signal(number)
 
     def _pass_on_interrupts(self) -> None:
         """Pass on the interrupts that a program sends. A terminal sends its own to the server too (DESIGN 11.4)."""
@@ -117,16 +126,35 @@ def _environment() -> dict[str, str]:
     return given
 
 
-def _prepared(parent: int, mask: Iterable[int]) -> Callable[[], None]:
-    """What the server's process runs first: it sets this mask, and is killed with the gateway."""
+def _interrupts_wait() -> set[int] | None:
+    """Have interrupts wait for a thread, which learns who sent them. Returns the former mask; None if none can."""
+    if not sys.platform.startswith("linux") or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        return None
+    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})}
+
+
+def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
+    """What the server's process runs first: it sets this mask, and is killed with the gateway. None if not Linux."""
+    if not sys.platform.startswith("linux"):
+        return None
     import ctypes
 
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def prepare() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(_SIGNALLED + signal.SIGKILL)
 
     return prepare
+
+
+def _came_from_terminal() -> bool:
+    """Whether a terminal may have sent this interrupt, on systems that do not tell: then the server has got it, too."""
+    try:
+        with Path("/dev/tty").open("rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

@@ -22,7 +22,7 @@ from gateway.http.parsed_head_cache import ConnectionHeads
 from gateway.transport.memory_budget import LARGE_BYTES_MIN, Buffers, Reservation
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
-_END_SEEN: Final = select.POLLRDHUP
+_END_SEEN: Final = getattr(select, "POLLRDHUP", 0)
 _KEEPIDLE_MAX_S: Final = 32767  # the most that Linux takes
 _OPTION_MAX: Final = 2**31 - 1
 _RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
@@ -242,4 +242,5 @@ def _end_stalls(sock: socket.socket, timeout_s: float) -> None:
 
 def _set(sock: socket.socket, **options: int) -> None:
     for name, value in options.items():
-        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), min(value, _OPTION_MAX))
+        if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, option, min(value, _OPTION_MAX))

@@ -11,9 +11,11 @@ import os
 import re
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from tempfile import NamedTemporaryFile
 from time import time
 from typing import Final, NamedTuple
 
@@ -85,10 +87,11 @@ def _load(context: ssl.SSLContext, certificate: NamedFile, key: NamedFile | None
 @contextmanager
 def _name_of(file: NamedFile) -> Iterator[str]:
     """A name under which OpenSSL, which takes no bytes, finds what was read of a file."""
-    with os.fdopen(os.memfd_create("pem"), "wb") as copy:  # a key is written to no disk
+    on_linux = sys.platform == "linux"  # in memory: a key is written to no disk
+    with os.fdopen(os.memfd_create("pem"), "wb") if on_linux else NamedTemporaryFile() as copy:
         copy.write(file.data)
         copy.flush()
-        yield f"/proc/self/fd/{copy.fileno()}"
+        yield f"/proc/self/fd/{copy.fileno()}" if on_linux else str(copy.name)
 
 
 def unusable(error: OSError, **files: NamedFile | None) -> str:

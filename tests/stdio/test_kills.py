@@ -23,6 +23,8 @@ MARK: Final = "TASKGATE_TESTS_KILL"
 ANSWER: Final = b'{"jsonrpc":"2.0","id":"q",'
 LATEST_S: Final = 0.15  # after the server's first word
 
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+
 
 def left(mark: str) -> list[str]:
     """The processes that were started with that mark."""

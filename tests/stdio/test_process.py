@@ -20,6 +20,9 @@ from tests.stdio.harness import call
 from tests.stdio.process import WAIT_S, closing, gateway, ran, talking, with_admin
 from tests.tools import open_terminal
 
+LINUX = sys.platform.startswith("linux")
+
+
 CLOSED = [(0,), (1,), (2,), (0, 1, 2)]
 NO_FILE = "cannot be read: No such file"
 PROXY = ["--upstream", "http://127.0.0.1:1/mcp", "--check"]
@@ -88,6 +91,7 @@ def test_with_standard_streams_closed_it_ends_as_ever(
     assert b"Traceback" not in ended.stderr
 
 
+@pytest.mark.skipif(not LINUX, reason="/proc")
 @pytest.mark.parametrize("streams", CLOSED)
 def test_with_standard_streams_closed_the_gateway_serves_and_nothing_takes_their_places(
     streams: tuple[int, ...],
@@ -227,6 +231,7 @@ def test_a_signal_goes_on_to_the_server_which_decides(number: signal.Signals) ->
         assert talk.wait() == 5
 
 
+@pytest.mark.skipif(not LINUX, reason="only Linux says who sent a signal")
 def test_an_interrupt_reaches_the_server_once_whoever_sends_it() -> None:
     """Ctrl-C of the gateway's own terminal, which goes to both; then a program's, to the gateway alone: it was lost."""
     script = "trap 'echo got' INT; trap 'exit 5' TERM; echo up; while :; do sleep 0.01; done"
@@ -267,6 +272,7 @@ def test_a_signal_while_the_gateway_starts_is_not_lost() -> None:
             assert talk.wait() == -signal.SIGTERM
 
 
+@pytest.mark.skipif(not LINUX, reason="reads the peak of memory in /proc")
 def test_a_line_of_any_size_costs_no_memory() -> None:
     """64 MB in one line: the process holds what may be read of a line, 2 MiB, and pieces."""
     size = 64_000_000
@@ -320,6 +326,7 @@ def test_what_a_server_leaves_running_does_not_keep_the_gateway() -> None:
             os.kill(left, signal.SIGKILL)
 
 
+@pytest.mark.skipif(not LINUX, reason="only Linux has a signal for it")
 def test_a_server_that_does_not_end_by_itself_is_killed_with_the_gateway() -> None:
     script = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.01; done"
     with talking("sh", "-c", script) as talk:
