@@ -110,7 +110,7 @@ class Refresh(ABC):
         except (UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout) as error:
             if self._is_same:
                 says_nothing = isinstance(error, UpstreamRefused) and error.status in (401, 429)
-                is_left_out = not says_nothing and session.fail(task_id, asked.order)
+                is_left_out = not says_nothing and session.fail(task_id)
                 if not is_left_out or isinstance(error, UpstreamBroken | UpstreamTimeout):
                     raise
         self._check_same()

@@ -58,7 +58,7 @@ class Source(IntEnum):
 class Stale(msgspec.Struct, gc=False):
     """A task must be asked for again: something else was said of it than the index says, or answers overlapped."""
 
-    blocks_from: int  # queries that came from then on wait for it
+    blocks_from: int  # queries that came from then on wait for it; or ALL, or PUT_OFF (reconciliation.py)
     invalidated: int  # when that was said last: an answer asked for later ends it
     source: Source = Source.TO_CALLER
     method: str | None = None  # of the request that made it, or of what another replica has told

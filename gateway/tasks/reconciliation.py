@@ -20,6 +20,7 @@ from gateway.tasks.index import UNLISTED, Index, Source, Stale, TaskEntry, absen
 MARKS_MAX: Final = 10_000  # stale tasks of a session; beyond them everything is in doubt
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
 ALL: Final = 0  # as `Stale.blocks_from`: answers overlapped, and every query waits for one asked for since
+PUT_OFF: Final = 1 << 62  # likewise: no query waits for it before the next crawl has ended
 
 
 class Listing(Enum):
@@ -126,7 +127,6 @@ class Record(msgspec.Struct, eq=False, weakref=True):
     asks_by_id: bool = True  # else the upstream does not know `tasks/get`, as far as is known ...
     asks_again_at: float = 0.0  # ... until then
     seen_marked_to: dict[object, int] = {}  # which of the ids that each owner has seen have been marked here
-    marks_seen_again: bool = False  # after the next crawl all of them are marked again
 
     def needs_access_check(self, came: int) -> bool:
         """Whether a query that came then must ask first if the caller is still served (DESIGN 7.4)."""
@@ -308,6 +308,8 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         if not index.unlisted:
             self.live_as_of = self.unlisted_as_of = began
         for task_id, stale in list(index.stale.items()):
+            if stale.blocks_from == PUT_OFF:
+                stale.blocks_from = ALL
             if index.get(task_id) is not None:
                 if not self.asks_by_id:
                     self.validate(task_id, told.asked)
@@ -316,5 +318,3 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         for entry in list(index.gone.values()):
             if entry.told.asked < told.asked:
                 index.forget(entry.id)
-        if self.marks_seen_again:
-            self.seen_marked_to, self.marks_seen_again = {}, False

@@ -26,7 +26,7 @@ from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Intercepted
 from gateway.tasks.index import Changed, Index, Source, Stale, TaskEntry, absent
 from gateway.tasks.lifecycle_counts import Lives
-from gateway.tasks.reconciliation import MARKS_MAX, Record
+from gateway.tasks.reconciliation import MARKS_MAX, PUT_OFF, Record
 from gateway.tasks.single_flight import InFlightRequests
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
@@ -79,7 +79,7 @@ class Session(Storable[Key]):
                     record.mark(task_id, Stale(order, order, Source.ELSEWHERE))
                 record.seen_marked_to[seen.key] = last = order
 
-    def fail(self, task_id: str, asked: int) -> bool:
+    def fail(self, task_id: str) -> bool:
         """An own `tasks/get` got no answer. True if no query fails for it: only an answer elsewhere has shown the task.
 
         Where the index lacks the task, the third failure puts it off until the next crawl has ended.
@@ -88,10 +88,10 @@ class Session(Storable[Key]):
         if stale is None or self.record.index.get(task_id) is not None:
             return False
         stale.failed += 1
+        is_left_out = stale.source is Source.ELSEWHERE
         if stale.failed >= FAILURES_MAX:
-            self.record.validate(task_id, asked)
-            self.record.marks_seen_again = True
-        return stale.source is Source.ELSEWHERE
+            stale.blocks_from, stale.source, stale.failed = PUT_OFF, Source.ELSEWHERE, 0
+        return is_left_out
 
     def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment) -> None:
         """Take in what the gateway's own `tasks/get` says of a task; None: it is not there."""

@@ -46,6 +46,15 @@ FOUND = {
         Setting(delays=((0, 4),)),
         (Renew(restarts=True), Blink(), Move(), Wait(16), Create(elsewhere=True), Query(methods=(1,))),
     ),
+    "a token is renewed before a client knows that the server has answered its other `initialize`": History(
+        Setting(delays=((3, 40), (3, 40), (0, 0), (0, 0))),
+        (Renew(restarts=True), Wait(5), Renew(), Query(methods=(1,)), Create(elsewhere=True)),
+    ),
+    "a task of which only a notification has told is put off, and the list is read again": History(
+        Setting(order="nothing", listening=True, tasks="w"),
+        (Query(), Wait(3), Update(notify=True), Wait(2), *[Fault(kind="status 409", method="tasks/get")] * 3, Query(),
+         Wait(2), Query(), Wait(32), Query(), Wait(66), Query()),
+    ),
     "callers with empty credentials make a task each": History(Setting(owns=True), (Nobody(), Nobody(0, 0, 4))),
     "a task is asked for, and once there is no such method": History(
         Setting(order="nothing"),

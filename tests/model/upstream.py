@@ -325,7 +325,9 @@ class Upstream:
         began = self.moments.now() if self.setting.lists_all else BEFORE_ALL
         number, place = before.number, before.place
         of = session_id, number, self.authorizations[number]
-        session = ServerSession(*of, before.truths, began, before.opened, before.is_initialized, place=place)
+        session = ServerSession(*of, before.truths, began, place=place)
+        if session_id == before.id:
+            session.opened, session.is_initialized = before.opened, before.is_initialized
         self._open(session)
         return session
 

@@ -67,7 +67,7 @@ FAULTS: Final = faults({
     "after one failure a task is left out": (r"(?<=stale\.failed >= )FAILURES_MAX", "1"),
     "one denial takes away what a query names": (r"(?<=may_be_there = )known is None or ", "known is not None and "),
     "one denial takes away what another session has shown": (r"(?<=None or known\.raw) or known\.stale", ""),
-    "what was put off is never asked for again": (r"self\.record\.marks_seen_again = True", "pass"),
+    "what was put off is never asked for again": (r"stale\.blocks_from = ALL", "pass"),
     "a 404 to a client ends its session": (
         r"self\._sessions\.refuse\(self\._sessions\.find\(caller\.key\)\)", "self._sessions.drop_all(caller.key)"
     ),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from gateway.tasks.index import GROUP_BYTES, size_of
-from gateway.tasks.reconciliation import Record
+from gateway.tasks.reconciliation import PUT_OFF, Record
 
 _EVENTS: Final = ("observe", "mark", "answered", "page_answered", "begin_crawl", "end_crawl")
 
@@ -33,7 +33,8 @@ def faults(record: Record) -> Iterator[str]:
     for entry in entries.values():
         if not (entry.raw or entry.is_gone or entry.stale is not None):
             yield f"nothing is known of {entry}"
-        if entry.stale is not None and entry.stale.blocks_from > entry.stale.invalidated:
+        stale = entry.stale
+        if stale is not None and stale.blocks_from > stale.invalidated and stale.blocks_from != PUT_OFF:
             yield f"{entry}"
     groups_bytes = GROUP_BYTES * len(index._groups)
     if index.entry_bytes != groups_bytes + sum(map(size_of, entries.values())):
