@@ -101,13 +101,12 @@ class Document:
             return None
         if reader is not None:
             found = self.scalar(reader, node, path, nullable)
-            if kind is Path and isinstance(found, str):
-                return self.folder / found
-            if kind is NamedFile and isinstance(found, str):
+            if kind in (NamedFile, Path) and isinstance(found, str):
                 try:
-                    return self.read_file(found)
+                    return self.read_file(found) if kind is NamedFile else self.writable(found)
                 except (OSError, ValueError) as error:
-                    return self.expected("a file that can be read", path, f": {_why(error)}")
+                    can = "read" if kind is NamedFile else "written"
+                    return self.expected(f"a file that can be {can}", path, f": {_why(error)}")
             return found
         if get_origin(kind) is tuple:
             return self.sequence(get_args(kind)[0], node, path, least)
@@ -163,6 +162,15 @@ class Document:
             except ValueError as error:
                 allowed = str(error)
         return self.expected(allowed, path)
+
+    def writable(self, name: str) -> Path:
+        """A file to be written. Makes none: the rest may be wrong. Raises OSError or ValueError."""
+        file = self.folder / name
+        if file.exists():
+            file.open("ab").close()
+        else:
+            file.parent.stat()
+        return file
 
     def read_file(self, name: str) -> NamedFile:
         """A file in the folder of the document, as it was read first. Raises OSError or ValueError."""

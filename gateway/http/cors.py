@@ -8,7 +8,6 @@ above counts: any client can bring about refusals, with any `Origin`. What one a
 invents displaces its own notes, while others have fewer. Source: the Fetch standard, "CORS protocol".
 """
 
-from collections import Counter
 from typing import Final, TypeAlias
 
 from gateway.http.header_fields import NO_FIELDS, Headers
@@ -44,7 +43,7 @@ class Cors:
             fields = Headers(field for field in headers if field[0].lower() in _ON_ANSWERS)
             notes.put(client, page, fields if fields.size_bytes() <= _FIELDS_BYTES_MAX else NO_FIELDS)
         elif is_success and who is None:
-            notes.of.pop(page, None)
+            notes.drop(page)
         elif not admits and who is not None:
             is_refused = status in (401, 403) and notes.get(page) is not None
             if is_refused or (is_success and self.fields(origin, target, who)):
@@ -59,17 +58,32 @@ class Cors:
 
 
 class _Shares:
-    """Notes of one kind, and who made each first. Of too many, the oldest of the greediest address goes."""
+    """Notes of one kind, by the address that made each first. Of too many, the oldest of the greediest address goes."""
 
     def __init__(self) -> None:
-        self.of: dict[_PageOfCaller, tuple[bytes, Headers]] = {}  # the one noted longest ago first
+        self.of: dict[_PageOfCaller, tuple[bytes, Headers]] = {}
+        self._pages: dict[bytes, dict[_PageOfCaller, None]] = {}  # by address; the one noted longest ago first
 
     def get(self, page: _PageOfCaller) -> Headers | None:
-        return self.of.get(page, (b"", None))[1]
+        found = self.of.get(page)
+        return None if found is None else found[1]
 
     def put(self, client: bytes, page: _PageOfCaller, fields: Headers) -> None:
-        client, _ = self.of.pop(page, (client, fields))
+        if page in self.of:
+            client = self.drop(page)
+        pages = self._pages.pop(client, {})
+        pages[page] = None
+        self._pages[client] = pages
         self.of[page] = client, fields
         if len(self.of) > _ENTRIES_MAX:
-            [(greediest, _)] = Counter(client for client, _ in self.of.values()).most_common(1)
-            del self.of[next(page for page, (client, _) in self.of.items() if client == greediest)]
+            most = max(self._pages.values(), key=len)
+            self.drop(next(iter(most)))
+
+    def drop(self, page: _PageOfCaller) -> bytes:
+        """Forget a page. Returns the address in whose share it was; empty if it was in none."""
+        client, _ = self.of.pop(page, (b"", NO_FIELDS))
+        if pages := self._pages.get(client):
+            pages.pop(page, None)
+            if not pages:
+                del self._pages[client]
+        return client

@@ -23,6 +23,10 @@ class TooMuch(Exception):
     """A head, chunk extensions or trailers are beyond a limit."""
 
 
+class HeadTooLarge(TooMuch):
+    """A head is beyond the limit in bytes."""
+
+
 def whole_body(data: bytes, at: int) -> bytes | None:
     """The body whose chunks are all that `data` has from `at` on; None if there is anything that llhttp is to judge."""
     pieces: list[bytes] = []
@@ -117,7 +121,7 @@ class MessageReader:
         found = data.find(HEAD_END, max(at, seen - len(HEAD_END) + 1))
         end = found + len(HEAD_END) if found >= 0 else len(data)
         if end - at > self._bytes_max:
-            raise TooMuch(f"is larger than {self._bytes_max} bytes")
+            raise HeadTooLarge(f"is larger than {self._bytes_max} bytes")
         if found < 0:
             lines = data.count(b"\n", seen)
             self._inspect(data, at, lines != data.count(b"\r\n", max(at, seen - 1)))

@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.errors import shown, without_frames
 from gateway.http.header_fields import HEAD_END, JSON, NO_FIELDS, OF_CONNECTION, Headers, fields_bytes
-from gateway.http.message_reader import MessageReader, TooMuch, read_by_llhttp
+from gateway.http.message_reader import HeadTooLarge, MessageReader, TooMuch, read_by_llhttp
 from gateway.http.parsed_head_cache import Cut, Values
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
@@ -182,7 +182,7 @@ class RequestReader(MessageReader):
             raw = self._raw_head()
         except TooMuch as error:
             said = f"the request's head {error}"
-            if data.find(b"\r\n", at, at + self._bytes_max // 2) < 0:
+            if isinstance(error, HeadTooLarge) and data.find(b"\r\n", at, at + self._bytes_max // 2) < 0:
                 raise Refusal(said, 414, b"URI Too Long") from None
             raise Refusal(said, 431, _TOO_LARGE) from None
         return None if raw is None else read_head(raw, found)

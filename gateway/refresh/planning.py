@@ -74,7 +74,10 @@ def plan(record: Record, query: Query, need: Need, owns: Callable[[str], bool] =
     # A crawl also tells whether an unknown task is of this session: that is worth one request.
     seeks = any(record.index.get(i) is None for i in named or ())
     of_names = _named_tasks(record, query, named, seeks)
-    return of_names or _all_pages(record, need, seeks) or _changes(record, query, need) or FRESH
+    found = of_names or _all_pages(record, need, seeks) or _changes(record, query, need) or FRESH
+    return (
+        ACCESS_CHECK if found.nothing and not record.accepted else found
+    )  # of a stranger's own tasks none is asked for
 
 
 def _named_tasks(record: Record, query: Query, named: Sequence[str] | None, seeks: bool) -> Plan | None:

@@ -136,7 +136,7 @@ class SharedTasks:
         server = None if value is None else decoded(_server, value)
         if server is not None and self._sessions.servers.get(session.key, is_use=False) is None:
             self._sessions.servers.note(session.key, server)
-            self._sessions.know_server(session)
+        self._sessions.know_server(session)  # another query may have noted it meanwhile
 
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""

@@ -95,7 +95,8 @@ def _left_stale(stale: Stale | None, asked: int) -> Stale | None:
         return None
     if stale.blocks_from == ALL:
         return stale
-    left = msgspec.structs.replace(stale, blocks_from=max(stale.blocks_from, asked))
+    blocks_from = asked if stale.blocks_from == PUT_OFF else max(stale.blocks_from, asked)
+    left = msgspec.structs.replace(stale, blocks_from=blocks_from)
     if asked > stale.made:
         left.made, left.method = 0, None
     return left

@@ -85,7 +85,7 @@ class Session(Storable[Key]):
         Where the index lacks the task, the third failure puts it off until the next crawl has ended.
         """
         stale = self.record.index.stale.get(task_id)
-        if stale is None or self.record.index.get(task_id) is not None:
+        if stale is None or stale.blocks_from == PUT_OFF or self.record.index.get(task_id) is not None:
             return False
         stale.failed += 1
         is_left_out = stale.source is Source.ELSEWHERE

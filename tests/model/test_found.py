@@ -55,6 +55,12 @@ FOUND = {
         (Query(), Wait(3), Update(notify=True), Wait(2), *[Fault(kind="status 409", method="tasks/get")] * 3, Query(),
          Wait(2), Query(), Wait(32), Query(), Wait(66), Query()),
     ),
+    "a caller is refused as his session ends, and then names a task that is not his": History(
+        Setting(streams=True, owns=True, delays=((1, 40), (2, 40), (1, 1), (70, 40), (16, 2), (8, 16), (1, 5), (16, 8),
+                (1, 1), (1, 2), (1, 1), (16, 5))),
+        (Query(), Query(s=1), Wait(), Fault(kind="status 401"), Other(method="tools/list"), Wait(),
+         Restart(by_client=True), Wait(16), Query(ids=(-1,))),
+    ),
     "callers with empty credentials make a task each": History(Setting(owns=True), (Nobody(), Nobody(0, 0, 4))),
     "a task is asked for, and once there is no such method": History(
         Setting(order="nothing"),

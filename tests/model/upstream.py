@@ -409,13 +409,14 @@ class Upstream:
         else:
             fault = self._fault_of(session, message)
             kind = fault.kind if fault is not None else "ok"
-            if self.setting.busy and session is not None and self._busy[place, session.id]:
+            is_busy = bool(self.setting.busy and session is not None and self._busy[place, session.id])
+            if is_busy:
                 kind = f"status {self.setting.busy}"
             if own is not None:
                 own.outcome = kind
             self.note("upstream: asked {} {}: {}", method, message.get("params"), kind)
             waits = session is None or method == "tasks/result"  # for as long as the task works
-            busy = (place, "") if waits or session is None else (place, session.id)
+            busy = (place, "") if waits or session is None or is_busy else (place, session.id)  # what it refuses ends
             self._busy[busy] += 1
             try:
                 await self._carry_out(connection, session, message, kind)

@@ -98,6 +98,7 @@ class Situation:
             doubted=moment(self.doubted_at).order,
             last_crawl=LastCrawl(pages=self.pages, listing=self.listing),
             asks_by_id=self.asks_by_id,
+            accepted=1,
         )
 
 

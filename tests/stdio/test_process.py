@@ -173,6 +173,7 @@ def test_a_wrong_configuration_starts_nothing(tmp_path: Path, text: str, words: 
     ("text", "flags", "fault"),
     [
         ("log: {file: made.log}\nindex: {page_size: 0}\n", [], "index.page_size"),
+        ("log: {file: none/made.log}\nindex: {page_size: 0}\n", [], "log.file"),
         ("log: {file: made.log}\nlimits: {held_bytes_max: 1MiB}\n", [], "limits.held_bytes_max"),
         ("log: {file: made.log}\n", ["--admin", "9090"], "--admin"),
     ],
