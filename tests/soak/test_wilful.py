@@ -39,7 +39,7 @@ FAULTS: Final = {
     "a connection whose response was not read to its end serves the next exchange": (
         "^(not in time|whole and wrong|foreign|no HTTP)|under way|left behind",
         r"not self\._sent or not connection\.reusable or ", "not self._sent or ",
-        r"self\._response\.body\.drop\(\)(?=\n\s+self\._hold\(0\)\n\s+self\._head = )", "return",
+        r"self\._response\.body\.drop\(\)(?=\n\s+self\._reservation\.close\(\)\n\s+self\._head = )", "return",
     ),
     "the exchange of a client that has left goes on": (
         "left behind: ",
