@@ -75,9 +75,8 @@ def plan(record: Record, query: Query, need: Need, owns: Callable[[str], bool] =
     seeks = any(record.index.get(i) is None for i in named or ())
     of_names = _named_tasks(record, query, named, seeks)
     found = of_names or _all_pages(record, need, seeks) or _changes(record, query, need) or FRESH
-    return (
-        ACCESS_CHECK if found.nothing and not record.accepted else found
-    )  # of a stranger's own tasks none is asked for
+    # Of a stranger's own tasks none may be asked for: the server is to say that it serves him (7.5).
+    return ACCESS_CHECK if found.nothing and not record.accepted else found
 
 
 def _named_tasks(record: Record, query: Query, named: Sequence[str] | None, seeks: bool) -> Plan | None:

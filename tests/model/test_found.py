@@ -31,6 +31,17 @@ from tests.model.over_stdio import StdioWorld
 from tests.model.play import play
 from tests.rules.legal import watched
 
+
+def put_off(kind: str) -> History:
+    """Three requests for a task fail, of which only a notification has told; then the list is read twice."""
+    fails = [Fault(kind=kind, method="tasks/get")] * 3
+    asks = Query(), Wait(2), Query(), Wait(700), Query(), Wait(700), Query(ids=(0,)), Wait(66), Query()
+    return History(
+        Setting(order="nothing", listening=True, tasks="wc"),
+        (Query(), Wait(3), Update(notify=True), Wait(2), *fails, *asks),
+    )
+
+
 FOUND = {
     "a server answers late with an id that another caller has at the one that has taken its place": History(
         Setting(owns=True, delays=((0, 0), (0, 40), (0, 0))),
@@ -50,11 +61,10 @@ FOUND = {
         Setting(delays=((3, 40), (3, 40), (0, 0), (0, 0))),
         (Renew(restarts=True), Wait(5), Renew(), Query(methods=(1,)), Create(elsewhere=True)),
     ),
-    "a task of which only a notification has told is put off, and the list is read again": History(
-        Setting(order="nothing", listening=True, tasks="w"),
-        (Query(), Wait(3), Update(notify=True), Wait(2), *[Fault(kind="status 409", method="tasks/get")] * 3, Query(),
-         Wait(2), Query(), Wait(32), Query(), Wait(66), Query()),
-    ),
+    **{
+        f"a task of which only a notification has told is put off by {kind}, and the list is read again": put_off(kind)
+        for kind in ("status 409", "status 503", "status 500", "code -32000", "code -32603 null")
+    },
     "a caller is refused as his session ends, and then names a task that is not his": History(
         Setting(streams=True, owns=True, delays=((1, 40), (2, 40), (1, 1), (70, 40), (16, 2), (8, 16), (1, 5), (16, 8),
                 (1, 1), (1, 2), (1, 1), (16, 5))),
@@ -336,6 +346,9 @@ FOUND = {
 
 
 OVER_STDIO = {
+    "over stdio a task of which only a notification has told is put off, and the list is read again": put_off(
+        "code -32000"
+    ),
     "an error without an id is the oldest request's, and comes to a later one that a query does not wait for": History(
         Setting(per_page=1, delays=((140, 0), (140, 140), (2, 1)), listening=True, tasks="fficcfcc"),
         (Query(), Wait(16), Fault(kind="code -32700 null", method="tasks/list"), Query(ids=(8,)), Wait(130)),

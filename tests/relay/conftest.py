@@ -71,7 +71,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Json:
 
 @pytest.fixture(params=["process", "in_process"])
 async def place(request: pytest.FixtureRequest, gateways: Gateways) -> AsyncIterator[Place]:
-    """A gateway with the defaults: the process, on uvloop where that installs, and the App on asyncio's loop."""
+    """A gateway with the defaults: the process, on uvloop, and the App on asyncio's loop."""
     if request.param == "process":
         yield request.getfixturevalue("plain_place")
         return

@@ -29,7 +29,7 @@ Way: TypeAlias = Callable[[Rig, Path], Awaitable[None]]
 
 @pytest.fixture(params=["process", "in_process"])
 async def rig(request: pytest.FixtureRequest, gateways: Gateways, tls: Json) -> AsyncIterator[Rig]:
-    """A gateway with TLS: the process, on uvloop where that installs, and the App on asyncio's loop."""
+    """A gateway with TLS: the process, on uvloop, and the App on asyncio's loop."""
     begun = own if request.param == "process" else rig_with
     async with begun(gateways, tls=tls, limits=LATER, log={"level": "debug"}) as one:
         yield one
