@@ -6,6 +6,7 @@ there are; the default is 200.
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import Iterator
 from itertools import pairwise
@@ -44,6 +45,7 @@ _OF_WHO_ASKS: Final = (
     b"origin",
     b"forwarded",
 )
+_RESUMES: Final = re.compile(rb"(?i)\r\nlast-event-id:[^\r\n]*")
 _TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TARGET: Final = b"/%2F?&=+;:@!$'()*,~.-_aZ09{}|\\^`\"<>[]"
 _VALUE: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
@@ -166,6 +168,8 @@ def cases(draw: st.DrawFn, times: int = 1) -> Case:
             method = draw(methods)
             ups = _UP if version == b"HTTP/1.1" else _UP_OF_OLD
             asked, _ = draw(framed(b"%b %b %b" % (method, draw(targets), version), [b"Host: localhost"], ups))
+            if method == b"GET":  # an event of a resumed stream is held until it is whole: `initialize` may be in it
+                asked = _RESUMES.sub(b"", asked)
             answered, framing = draw(framed(b"HTTP/1.1 " + draw(statuses), [], _DOWN if number == count else _KEEPING))
             drawn = method, asked, answered, framing
         method, asked, answered, framing = drawn
