@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import struct
+from random import uniform
 from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
@@ -233,10 +234,15 @@ def _end_stalls(sock: socket.socket, timeout_s: float) -> None:
 
     Only the kernel sees that a peer takes a little now and then: the transport's own buffer moves by megabytes. On a
     quiet connection the kernel asks the peer three times whether it is there. It knows when that of a Unix socket goes.
+
+    Each connection has its own times. Linux sends the questions of all that fell quiet together at once, and drops what
+    is beyond `net.core.netdev_max_backlog` (1000) on a loopback: each time the same ones, so their peers seemed gone.
     """
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-        idle_s, interval_s = (min(max(1, int(timeout_s / part)), _KEEPIDLE_MAX_S) for part in (2, 6))
+        first_s = timeout_s * uniform(0.25, 0.5)
+        times_s = first_s, (timeout_s - first_s) / 3
+        idle_s, interval_s = (min(max(1, int(time_s)), _KEEPIDLE_MAX_S) for time_s in times_s)
         _set(sock, TCP_KEEPIDLE=idle_s, TCP_KEEPINTVL=interval_s, TCP_KEEPCNT=3, TCP_USER_TIMEOUT=int(timeout_s * 1000))
 
 

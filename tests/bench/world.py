@@ -1,6 +1,7 @@
 """The upstream of the traffic (traffic.py): it answers each message as a server of the SDKs would.
 
     a GET                          an event stream that stays open, without an event
+    an OPTIONS                     405: the gateway's own, which asks what browsers may do
     a notification                 202, without a body
     an id that is odd              JSON with a `Content-Length`
     an id that is even             an event stream of one event, in chunks, written at once
@@ -44,6 +45,7 @@ _ACCEPTED: Final = (
     b"HTTP/1.1 202 Accepted\r\ndate: %b\r\nserver: uvicorn\r\ncontent-type: application/json\r\n"
     b"mcp-session-id: %b\r\ncontent-length: 0\r\n\r\n"
 )
+_NOT_ALLOWED: Final = b"HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, POST, DELETE\r\nContent-Length: 0\r\n\r\n"
 _SESSION: Final = re.compile(rb"\r\nmcp-session-id: ([^\r]+)\r\n", re.IGNORECASE)
 _TASK: Final = (
     b'{"taskId":"%b","status":"working","ttl":3600000,"createdAt":"2026-11-22T08:00:00.000Z",'
@@ -87,6 +89,10 @@ class World(asyncio.Protocol):
             if data.startswith(b"GET "):
                 self.transport.write(_OPENED)
                 return
+            if data.startswith(b"OPTIONS "):
+                self.transport.write(_NOT_ALLOWED)
+                data = data[start:]
+                continue
             length = int(_LENGTH.search(data, 0, start)[1])  # type: ignore[index]
             if len(data) < start + length:
                 break
