@@ -235,8 +235,8 @@ def _end_stalls(sock: socket.socket, timeout_s: float) -> None:
     Only the kernel sees that a peer takes a little now and then: the transport's own buffer moves by megabytes. On a
     quiet connection the kernel asks the peer three times whether it is there. It knows when that of a Unix socket goes.
 
-    Each connection has its own times. Linux sends the questions of all that fell quiet together at once, and drops what
-    is beyond `net.core.netdev_max_backlog` (1000) on a loopback: each time the same ones, so their peers seemed gone.
+    Each connection has its own times: Linux sends the probes of all that fell quiet together at once, and drops what is
+    beyond `net.core.netdev_max_backlog` (1000) on a loopback, so their peers would seem gone (DESIGN 7.9).
     """
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
