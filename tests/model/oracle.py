@@ -257,7 +257,8 @@ class Oracle:
         session, own = asked.session, self._own(asked, outcome.at)
         is_sole = asked.alone and session.queries == asked.number
         told = [o for o in own if self._is_told(outcome, o)]
-        if session.ended is None and any(not (is_sole and self._is_beside(o)) for o in told):
+        is_over = session.ended is not None and session.ended < outcome.at
+        if not is_over and any(not (is_sole and self._is_beside(o)) for o in told):
             return
         if outcome.status == 404:
             if session.ended is None:
@@ -265,7 +266,7 @@ class Oracle:
             for truth in session.truths:
                 truth.pass_through(GONE, outcome.at, session)
             return
-        if session.ended is not None and session.ended < outcome.at:
+        if is_over:
             return
         if outcome.error is not None and outcome.error["code"] == TOO_LARGE:
             self._check_outgrown(asked, outcome)

@@ -342,6 +342,11 @@ FOUND = {
         (Query(s=1), Query(), Wait(32), Update(which=-1, notify=True), Query(s=1), Query(), Wait(16), Renew(), Wait(16),
          Query(s=1), Query(), Wait(5), Query()),
     ),
+    "a refusal reaches the client in the moment before the session ends": History(
+        Setting(tasks="f"),
+        (Query(), Wait(), Wait(64), Fault(kind="status 401"), Query(), Delete(),
+         Fault(kind="code -32603", method="tasks/get"), Wait(), Query(), Blink(8), Restart()),
+    ),
 }  # fmt: skip
 
 
