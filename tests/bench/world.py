@@ -1,7 +1,7 @@
 """The upstream of the traffic (traffic.py): it answers each message as a server of the SDKs would.
 
     a GET                          an event stream that stays open, without an event
-    an OPTIONS                     405: the gateway's own, which asks what browsers may do
+    an OPTIONS                     405: the gateway asks so whether a server that was down is there
     a notification                 202, without a body
     an id that is odd              JSON with a `Content-Length`
     an id that is even             an event stream of one event, in chunks, written at once
