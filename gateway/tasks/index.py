@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from gateway.mcp.task import EARLIEST, LATEST, NO_END, NO_STAMP, TERMINAL, UNKNOWN, Place, Stamp, Task, text_bytes
+from gateway.mcp.task import NO_END, NO_STAMP, TERMINAL, UNKNOWN, Place, Stamp, Task, text_bytes
 from gateway.query.criteria import OPEN, PLACE, Bounds, OrderBy, Query, within
 from gateway.query.cursor import Position
 
@@ -35,6 +35,7 @@ _STALE_BYTES: Final = 250  # of what makes it stale
 _UNLISTED_BYTES: Final = 100
 UNLISTED: Final = 0
 
+_SCATTERED: Final = 4  # tasks lie in memory as they were created: to walk over them in another order takes that longer
 AT_ONCE: Final = 1000  # tasks that are walked over, or freed, in one step
 _SORTING: Final = 5  # to look at a task out of order costs as much as to walk over so many
 
@@ -117,21 +118,46 @@ def first(position: Position, tasks: list[TaskEntry], count: int) -> list[TaskEn
 
 
 class Sorted:
-    __slots__ = ("_at", "_is_created", "place", "tasks")
+    """Tasks in one order. `least` and `most`: how far their instants lie behind those of the other order."""
+
+    __slots__ = ("_at", "_at_other", "_is_created", "cost", "least", "most", "place", "tasks")
 
     def __init__(self, by: OrderBy) -> None:
         self.tasks: list[TaskEntry] = []
         self._is_created = by == "createdAt"
-        self._at, self.place = attrgetter("created" if self._is_created else "updated"), PLACE[by]
+        self.cost = 1 if self._is_created else _SCATTERED
+        ats = attrgetter("created"), attrgetter("updated")
+        (self._at, self._at_other), self.place = ats if self._is_created else ats[::-1], PLACE[by]
+        self.least, self.most = -UNKNOWN, UNKNOWN
+
+    def add(self, task: TaskEntry) -> None:
+        insort(self.tasks, task, key=self.place)
+        if (at := self._at(task)) != UNKNOWN:
+            other = self._at_other(task)
+            least, most = (UNKNOWN, -UNKNOWN) if other == UNKNOWN else (at - other, at - other)
+            self.least, self.most = min(self.least, least), max(self.most, most)
 
     def slices(self, bounds: Bounds) -> list[range]:
-        """The offsets of the tasks in a range. Those of unknown instant are apart, if a lower bound is given."""
+        """The offsets of the tasks in a range: those of unknown instant, and the others."""
+        if bounds == OPEN:
+            return [range(0), range(len(self.tasks))]
         tasks, at, (low, high) = self.tasks, self._at, bounds
-        stop = len(tasks) if high == LATEST else bisect_right(tasks, high, key=at)
-        if low == EARLIEST:
-            return [range(stop)]
-        unknown = bisect_right(tasks, UNKNOWN, key=at) if tasks and at(tasks[0]) == UNKNOWN else 0
-        return [range(unknown), range(bisect_left(tasks, low, unknown, key=at), stop)]
+        unknown = bisect_right(tasks, UNKNOWN, key=at)
+        start, stop = bisect_left(tasks, low, unknown, key=at), bisect_right(tasks, high, unknown, key=at)
+        return [range(unknown), range(start, stop)]
+
+    def in_both(self, bounds: Bounds, others: Bounds) -> tuple[list[range], list[range]]:
+        """The offsets of the tasks in a range that may lie in one of the other order too, and of those that may not."""
+        if others == OPEN:
+            return self.slices(bounds), []
+        (low, high), (lowest, highest) = bounds, others
+        may = self.slices((max(low, lowest + self.least), min(high, highest + self.most)))
+        sure = self.slices((max(low, lowest + self.most), min(high, highest + self.least)))[-1]
+        return may, [may[0], range(may[1].start, sure.start), range(sure.stop, may[1].stop)] if sure else may
+
+    def count(self, slices: list[range], doubtful: list[range], other: "Sorted", bounds: Bounds) -> int:
+        """How many tasks lie in the range of the other order: the doubtful ones are looked at."""
+        return _size(slices) - _size(doubtful) + sum(len(other.inside(some, bounds)) for some in self.walk(doubtful))
 
     def behind(self, slices: list[range], after: Place | None, descending: bool) -> list[range]:
         if after is None:
@@ -166,16 +192,15 @@ def _select(group: Group, position: Position, count: int) -> tuple[int, Iterable
     bounds, others_bounds = query.created, query.updated
     if query.by == "lastUpdatedAt":
         here, there, bounds, others_bounds = there, here, others_bounds, bounds
-    slices, others = here.slices(bounds), there.slices(others_bounds)
+    slices, doubtful = here.in_both(bounds, others_bounds)
     ahead = here.behind(slices, position.after, query.descending)
     if others_bounds == OPEN:
         return _size(slices), chain.from_iterable(here.walk(ahead, query.descending, count))
-    if bounds == OPEN:
-        total = _size(others)
-    elif _size(others) < _size(slices):
-        total = sum(len(here.inside(some, bounds)) for some in there.walk(others))
+    others, others_doubtful = there.in_both(others_bounds, bounds)
+    if there.cost * _size(others_doubtful) < here.cost * _size(doubtful):
+        total = there.count(others, others_doubtful, here, bounds)
     else:
-        total = sum(len(there.inside(some, others_bounds)) for some in here.walk(slices))
+        total = here.count(slices, doubtful, there, others_bounds)
     if _SORTING * _size(others) < _size(ahead):
         found = [task for some in there.walk(others, query.descending) for task in here.inside(some, bounds)]
         return total, first(position, found, count)
@@ -280,7 +305,7 @@ class Index:
                 self._groups[key] = Sorted("createdAt"), Sorted("lastUpdatedAt")
                 self.entry_bytes += GROUP_BYTES
             for by in self._groups[key]:
-                insort(by.tasks, after, key=by.place)
+                by.add(after)
 
     def _shared(self, method: str | None) -> str | None:
         """The one string for a method. None, which is an unknown method, if it is long, or beyond METHODS_MAX."""

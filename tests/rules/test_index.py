@@ -1,14 +1,16 @@
 """The index of a session, held against a plain dict and against the plain definition of a filtered list."""
 
+import itertools
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.mcp.task import TERMINAL, Task
+from gateway.mcp.task import TERMINAL, UNKNOWN, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.tasks import index as indexing
@@ -77,6 +79,24 @@ def test_a_filtered_list_is_the_plain_definition(
     assert sorted(expected, key=lambda t: t.raw) == [
         t for t in sorted(model.values(), key=lambda t: t.raw) if query.matches(t, default_method)
     ]
+
+
+@pytest.mark.parametrize("unreadable", [None, "created", "updated"])
+def test_all_ranges_of_a_small_group_hold(unreadable: str | None) -> None:
+    """Where updates follow creations closely, few tasks are looked at one by one. One of unknown instant is in all."""
+    seconds = [plain.instant(f"2025-11-25T00:00:0{second}Z") for second in range(6)]
+    index, known = Index(), list[TaskEntry]()
+    for number, later in enumerate((1, 0, 2, 1, 1)):
+        known.append(TaskEntry(str(number), "working", seconds[number], seconds[number + later], b"%d" % number))
+        if number == 2 and unreadable is not None:
+            setattr(known[-1], unreadable, UNKNOWN)
+        index.set(known[-1])
+    for bounds in itertools.product([None, *seconds], repeat=4):
+        for by, order in itertools.product(("createdAt", "lastUpdatedAt"), ("asc", "desc")):
+            query = Query(**dict(zip(plain.TIMES, bounds, strict=True)), orderBy=by, order=order)
+            page = index.select(Position(query), 3)
+            expected = plain.listed(known, query, None)
+            assert (page.tasks, page.total) == (expected[:3], len(expected))
 
 
 @settings(max_examples=200)
