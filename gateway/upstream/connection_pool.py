@@ -30,7 +30,7 @@ from gateway.transport.repeated_log_lines import LogLimit
 from gateway.transport.tls_certificates import unreachable
 from gateway.upstream.caller_identity_drift import IdentityDrift
 from gateway.upstream.dial import Dialer
-from gateway.upstream.health import UP, UpstreamHealth
+from gateway.upstream.health import UpstreamHealth
 
 log = logging.getLogger("taskgate.upstream")
 
@@ -309,7 +309,7 @@ class Call:
         pool, client, connection = self._pool, self._client, self.connection
         pool.context.slots.change(-1)
         pool.active.discard(connection)
-        if pool.state.now is not UP and connection.is_whole and not self.is_check:
+        if pool.state.now != "UP" and connection.is_whole and not self.is_check:
             pool.state.answered()
         if not self._sent or not connection.reusable or connection.lost:
             connection.abort()

@@ -17,31 +17,20 @@ check fails if its answer has a status of 500 or above.
 import asyncio
 import logging
 from collections.abc import Callable
-from enum import Enum
-from typing import Final
+from typing import Literal, TypeAlias
 
 from gateway.transport.repeated_log_lines import LogLimit
 
 log = logging.getLogger("taskgate.upstream")
 
-
-class UpstreamState(Enum):
-    """What an upstream is, as the last event has shown."""
-
-    NOT_ASKED = "not asked"
-    UP = "up"
-    SILENT = "silent"  # down, until a whole answer has come
-    UNHEALTHY = "unhealthy"  # down, until a health check passes
-
-
-UP: Final = UpstreamState.UP  # to get a member from its class costs a call of a function
+UpstreamState: TypeAlias = Literal["NOT_ASKED", "UP", "SILENT", "UNHEALTHY"]
 
 
 class UpstreamHealth:
     """The state of the upstream `upstream`. Times are of `clock`, in seconds since 1970. `said` writes the log."""
 
     def __init__(self, upstream: str, clock: Callable[[], float], said: LogLimit) -> None:
-        self.now = UpstreamState.NOT_ASKED
+        self.now: UpstreamState = "NOT_ASKED"
         self.since = clock()  # of not asked yet, up, or down
         self.why = ""  # it is down, in words; empty while it is not
         self.went_down = asyncio.Event()  # set while it is down
@@ -51,25 +40,25 @@ class UpstreamHealth:
 
     @property
     def is_down(self) -> bool:
-        return self.now not in (UP, UpstreamState.NOT_ASKED)
+        return self.now in ("SILENT", "UNHEALTHY")
 
     @property
     def name(self) -> str:
         """The state as operators see it: "not asked yet", "up" or "down"."""
-        return "down" if self.is_down else "up" if self.now is UP else "not asked yet"
+        return "down" if self.is_down else "up" if self.now == "UP" else "not asked yet"
 
     def answered(self) -> None:
-        if self.now is not UpstreamState.UNHEALTHY:
+        if self.now != "UNHEALTHY":
             self.passed()
 
     def silent(self, why: str) -> None:
-        self._become(self.now if self.is_down else UpstreamState.SILENT, why)
+        self._become(self.now if self.is_down else "SILENT", why)
 
     def passed(self) -> None:
-        self._become(UP, "")
+        self._become("UP", "")
 
     def failed(self, why: str) -> None:
-        self._become(UpstreamState.UNHEALTHY, why)
+        self._become("UNHEALTHY", why)
 
     def _become(self, state: UpstreamState, why: str) -> None:
         """It is in this state from now on. What is down in one way and then in another stays down."""

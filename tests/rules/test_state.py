@@ -28,12 +28,12 @@ def test_the_table_is_what_happens(begins: str, event: str, leads_to: str, caplo
     state = UpstreamHealth("up", lambda: now, LogLimit(lambda: now))
     for before in BEGINS[begins]:
         EVENTS[before](state)
-    assert state.now.name == begins
+    assert state.now == begins
     caplog.set_level(logging.INFO)
     caplog.clear()
     now = 1060.0
     EVENTS[event](state)
-    assert (state.now.name, state.name) == (leads_to, NAMES[leads_to])
+    assert (state.now, state.name) == (leads_to, NAMES[leads_to])
     changed = NAMES[begins] != NAMES[leads_to]
     assert state.since == (1060.0 if changed else 1000.0)
     assert state.is_down == state.went_down.is_set() == bool(state.why) == (state.name == "down")
