@@ -56,14 +56,13 @@ class Wire(asyncio.BufferedProtocol):
     """A connection. Reading may be paused for several reasons at once; writing waits for a slow peer."""
 
     __slots__ = (
-        "__weakref__", "_drained", "_input", "_pauses", "_read_scheduler", "_stalls_limited", "_tls", "_unsent",
+        "__weakref__", "_drained", "_input", "_pauses", "_stalls_limited", "_tls", "_unsent",
         "buffers", "is_own", "link", "loop", "stall_timeout_s", "transport",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float) -> None:
         self.loop = loop
         self.buffers = buffers
-        self._read_scheduler = buffers.read_scheduler
         self.stall_timeout_s = stall_timeout_s
         self._unsent = Reservation(buffers)  # in the transport's buffer, while that is over its limit
         self.transport: asyncio.Transport | None = None
@@ -90,14 +89,14 @@ class Wire(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._read_scheduler.to_read_into
+        return self.buffers.to_read_into
 
     def buffer_updated(self, nbytes: int) -> None:
-        came = self._read_scheduler.scratch
+        came = self.buffers.scratch
         if self._tls is not None and (rest := self._tls.pending()):
             nbytes += self._tls.read(rest, came[nbytes:])  # type: ignore[operator]  # it returns a count
         data = bytes(came[:nbytes])
-        if nbytes >= LARGE_BYTES_MIN and self._read_scheduler.took(nbytes, self.resume_reading):
+        if nbytes >= LARGE_BYTES_MIN and self.buffers.took(nbytes, self.resume_reading):
             self.pause_reading()
         self.data_received(data)
 

@@ -73,63 +73,20 @@ class Capacity:
             raise
 
 
-class ReadScheduler:
-    """The turns of one gateway. The next read of any socket overwrites `to_read_into`."""
+class Buffers(Capacity):
+    """The count for one gateway, in bytes, and its turns. The next read of any socket overwrites `to_read_into`."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
         # Every read of a socket goes through it; the rest of a record of TLS, whose beginning filled it, too.
         self.scratch = memoryview(bytearray(_READ_BYTES_MAX + _RECORD_BYTES_MAX))
         self._usual = self.scratch[:_READ_BYTES_MAX]
         self._when_full = self.scratch[:_READ_BYTES_MAX_WHEN_FULL]
         self._least = self.scratch[:_READ_BYTES_MIN]
         self.to_read_into = self._usual
-        self._is_full = False
         self._left_bytes = _TURN_BYTES_MAX
         self._has_begun = False
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    def limit(self, is_full: bool) -> None:
-        """Say whether `limits.held_bytes_max` is reached: then reads and turns are smaller."""
-        self._is_full = is_full
-        self._choose()
-
-    def took(self, size_bytes: int, read_on: Callable[[], None]) -> bool:
-        """Count a large read. True if others wait, or the turn is used up: then read no more until `read_on`."""
-        if not self._has_begun:
-            self._has_begun = True
-            asyncio.get_running_loop().call_soon(self._next)
-        self._left_bytes -= size_bytes
-        if self._left_bytes > 0 and not self._waiting:
-            return False
-        self._waiting.append(read_on)
-        self._choose()
-        return True
-
-    def _next(self) -> None:
-        """Begin a turn with the connections that have waited longest."""
-        self._left_bytes = turn_bytes_max = _TURN_BYTES_MAX_WHEN_FULL if self._is_full else _TURN_BYTES_MAX
-        self._choose()
-        count = min(len(self._waiting), turn_bytes_max // len(self.to_read_into))
-        first = [self._waiting.popleft() for _ in range(count)]
-        self._has_begun = bool(self._waiting)
-        if self._has_begun:
-            asyncio.get_running_loop().call_soon(self._next)
-        for read_on in first:
-            read_on()
-
-    def _choose(self) -> None:
-        if self._left_bytes <= 0:
-            self.to_read_into = self._least
-        else:
-            self.to_read_into = self._when_full if self._is_full else self._usual
-
-
-class Buffers(Capacity):
-    """The count for one gateway, in bytes. `turns` divides the reading."""
-
-    def __init__(self, bytes_max: int) -> None:
-        super().__init__(bytes_max)
-        self.read_scheduler = ReadScheduler()
+        self._to_read_on: deque[Callable[[], None]] = deque()
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now, and its limit: name of the metric to (help, value)."""
@@ -140,10 +97,40 @@ class Buffers(Capacity):
 
     def change(self, by: int) -> None:
         super().change(by)
-        self.read_scheduler.limit(self.is_full)
+        self._choose()
 
     def overloaded(self) -> Overloaded:
         return Overloaded(f"{self.taken} bytes are held; limits.held_bytes_max is {self.limit}")
+
+    def took(self, size_bytes: int, read_on: Callable[[], None]) -> bool:
+        """Count a large read. True if others wait, or the turn is used up: then read no more until `read_on`."""
+        if not self._has_begun:
+            self._has_begun = True
+            asyncio.get_running_loop().call_soon(self._next)
+        self._left_bytes -= size_bytes
+        if self._left_bytes > 0 and not self._to_read_on:
+            return False
+        self._to_read_on.append(read_on)
+        self._choose()
+        return True
+
+    def _next(self) -> None:
+        """Begin a turn with the connections that have waited longest."""
+        self._left_bytes = turn_bytes_max = _TURN_BYTES_MAX_WHEN_FULL if self.is_full else _TURN_BYTES_MAX
+        self._choose()
+        count = min(len(self._to_read_on), turn_bytes_max // len(self.to_read_into))
+        first = [self._to_read_on.popleft() for _ in range(count)]
+        self._has_begun = bool(self._to_read_on)
+        if self._has_begun:
+            asyncio.get_running_loop().call_soon(self._next)
+        for read_on in first:
+            read_on()
+
+    def _choose(self) -> None:
+        if self._left_bytes <= 0:
+            self.to_read_into = self._least
+        else:
+            self.to_read_into = self._when_full if self.taken >= self.limit else self._usual
 
 
 class Reservation:
