@@ -94,9 +94,12 @@ class ClientConnection(ClientWire):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.cached_heads.scope = self.address
+        self.name_client(transport.get_extra_info("peername"))
         if (refused := self._owner.opened(self)) is not None:
             self._refuse(refused)
+
+    def name_client(self, peer: object) -> None:
+        self.address = self.cached_heads.scope = str(peer[0]) if isinstance(peer, tuple) else "unix"
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -182,7 +185,7 @@ class ClientConnection(ClientWire):
     def expect_body(self) -> None:
         if self._receiving is not None:
             waits = self._receiving.request.waits and not self._receiving.response.started
-            self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
+            self.deadline = _NEVER if waits else self.loop.time() + self.limits.stall_timeout
 
     def _refuse(self, refused: Refusal) -> None:
         """Send a refusal, once the request that is served has failed, and close."""
@@ -240,7 +243,7 @@ class ClientConnection(ClientWire):
         elif self.is_paused or (self._receiving.response.started and not self._receiving.response.finished):
             self.expect_body()  # a client that is not read cannot send; one that is answered may wait for the rest
         else:
-            self._refuse(Refusal(f"nothing more of the request's body for {self.stall_timeout_s:g} s", *_LATE))
+            self._refuse(Refusal(f"nothing more of the request's body for {self.limits.stall_timeout:g} s", *_LATE))
 
     @property
     def _would_look_whole(self) -> bool:
@@ -283,7 +286,7 @@ class ClientConnection(ClientWire):
         """Send a refusal, if there is one, and linger, as nginx does; a transport of TLS waits for the close_notify."""
         if refused is not None:
             write_refusal(self, refused)
-        self._enter("LINGERING", self.loop.time() + min(_LINGER_S, self.stall_timeout_s))
+        self._enter("LINGERING", self.loop.time() + min(_LINGER_S, self.limits.stall_timeout))
         self._reader.close()
         for exchange in filter(None, (self._receiving, self._exchange)):
             exchange.request.body.drop()  # unread, it may hold up reading

@@ -210,14 +210,6 @@ class ClientResponse:
         """Whether it is unfinished, and would look whole if the connection ended now without a reset."""
         return self._framing == "close" and self.started and not self.finished
 
-    def inform(self, status: int, reason: bytes, headers: Headers) -> None:
-        """Send a 1xx response, unless the client knows none or was told to go on before."""
-        request = self._request
-        if request.head.minor and not self.started and not (status == 100 and request.continued):
-            request.continued |= status == 100
-            request.connection.expect_body()
-            request.connection.write(_head(status, reason, headers))
-
 
 @dataclass(eq=False, slots=True)
 class Exchange:
@@ -259,7 +251,12 @@ class Exchange:
         return piece
 
     def inform(self, status: int, reason: bytes, headers: Headers) -> None:
-        self.response.inform(status, reason, headers)
+        """Send a 1xx response, unless the client knows none or was told to go on before."""
+        request = self.request
+        if request.head.minor and not self.response.started and not (status == 100 and request.continued):
+            request.continued |= status == 100
+            self.connection.expect_body()
+            self.connection.write(_head(status, reason, headers))
 
 
 @lru_cache(maxsize=1)

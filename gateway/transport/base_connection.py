@@ -57,13 +57,13 @@ class Wire(asyncio.BufferedProtocol):
 
     __slots__ = (
         "__weakref__", "_drained", "_input", "_pauses", "_stalls_limited", "_tls", "_unsent",
-        "buffers", "is_own", "link", "loop", "stall_timeout_s", "transport",
+        "buffers", "is_own", "limits", "link", "loop", "transport",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, limits: Limits) -> None:
         self.loop = loop
         self.buffers = buffers
-        self.stall_timeout_s = stall_timeout_s
+        self.limits = limits
         self._unsent = Reservation(buffers)  # in the transport's buffer, while that is over its limit
         self.transport: asyncio.Transport | None = None
         self._tls: ssl.SSLObject | None = None
@@ -82,7 +82,7 @@ class Wire(asyncio.BufferedProtocol):
         ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         if isinstance(ends[0], tuple) and isinstance(ends[1], tuple):
             self.link = ends[0][:2], ends[1][:2]
-        _end_stalls(transport.get_extra_info("socket"), self.stall_timeout_s)
+        _end_stalls(transport.get_extra_info("socket"), self.limits.stall_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -176,7 +176,7 @@ class Wire(asyncio.BufferedProtocol):
         if self.transport is not None and limited != self._stalls_limited:
             self._stalls_limited = limited
             if (sock := self.transport.get_extra_info("socket")) is not None and sock.family != socket.AF_UNIX:
-                _set(sock, TCP_USER_TIMEOUT=int(self.stall_timeout_s * 1000) * limited)
+                _set(sock, TCP_USER_TIMEOUT=int(self.limits.stall_timeout * 1000) * limited)
 
     def abort(self) -> None:
         """Cut the connection with a reset, which no peer can take for the end of a message."""
@@ -202,21 +202,8 @@ class Wire(asyncio.BufferedProtocol):
 class ClientWire(Wire):
     """A client's connection, as its exchanges know it."""
 
-    __slots__ = ("address", "cached_heads", "limits")
-
+    address: str  # the client's, without its port; "unix" for a Unix socket
     cached_heads: ConnectionHeads[Any]  # the heads that the client sent before
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, limits: Limits) -> None:
-        super().__init__(loop, buffers, limits.stall_timeout)
-        self.limits = limits
-        self.address = "unknown"  # the client's, without its port; "unix" for a Unix socket
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.name_client(transport.get_extra_info("peername"))
-
-    def name_client(self, peer: object) -> None:
-        self.address = str(peer[0]) if isinstance(peer, tuple) else "unix"
 
     @property
     def is_ending(self) -> bool:

@@ -56,15 +56,14 @@ class Requestor(Protocol):
 
 class UpstreamConnection(Wire):
     __slots__ = (
-        "_asked", "_client", "_head", "_head_bytes_max", "_informed_bytes", "_keep", "_method", "_reader",
+        "_asked", "_client", "_head", "_informed_bytes", "_keep", "_method", "_reader",
         "_reservation", "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool",
         "reusable", "still_since", "timeout_s", "used",
     )  # fmt: skip
 
-    def __init__(self, pool: "Pool", loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
-        super().__init__(loop, pool.buffers, limits.stall_timeout)
+    def __init__(self, pool: "Pool") -> None:
+        super().__init__(pool.loop, pool.buffers, limits := pool.limits)
         self.pool = pool
-        self._head_bytes_max = limits.header_bytes_max
         self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, ConnectionHeads(pool))
         self._reservation = Reservation(pool.buffers)  # of a head that is not whole, or of a large one
         self.idle_since = 0.0
@@ -162,8 +161,8 @@ class UpstreamConnection(Wire):
     def _inform(self, head: ResponseHead) -> None:
         """Pass a 1xx response on. Those of one exchange are no larger than one head: each costs what a head costs."""
         self._informed_bytes += _INFORMED_BYTES + head.headers.size_bytes()
-        if self._informed_bytes > self._head_bytes_max:
-            self._break(f"its 1xx responses are larger than {self._head_bytes_max} bytes")
+        if self._informed_bytes > self.limits.header_bytes_max:
+            self._break(f"its 1xx responses are larger than {self.limits.header_bytes_max} bytes")
         elif self._client is not None:
             fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
             self._client.inform(head.status, head.reason, fields)
@@ -216,7 +215,7 @@ class UpstreamConnection(Wire):
         self.lost = True
         self._reader.close()
         if isinstance(exc, TimeoutError):  # the kernel's word (base_connection.py)
-            self._fail(UpstreamTimeout(f"the upstream took nothing for {self.stall_timeout_s:g} s"))
+            self._fail(UpstreamTimeout(f"the upstream took nothing for {self.limits.stall_timeout:g} s"))
             return
         how = f": {exc}" if exc else ""
         if self._asked and not self.answered and not self.used:
@@ -356,13 +355,13 @@ class Pool:
         self.hint = "" if self.dialer.tls or self.config.socket else ": is it https?"
         self.active: set[UpstreamConnection] = set()
         self._idle: list[UpstreamConnection] = []
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     async def connection(self, fresh: bool) -> UpstreamConnection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""
         while self._idle and not fresh:
             connection = self._idle.pop()
-            idle_s = self._loop.time() - connection.idle_since
+            idle_s = self.loop.time() - connection.idle_since
             if idle_s < self.config.idle_timeout and not connection.is_stale():
                 return connection
             try:
@@ -371,7 +370,7 @@ class Pool:
             finally:
                 connection.close()
         try:
-            connection = await self.dialer.connect(lambda: UpstreamConnection(self, self._loop, self.limits))
+            connection = await self.dialer.connect(lambda: UpstreamConnection(self))
         except TimeoutError:
             why = f"no connection to the upstream at {self.dialer.where} within {self.config.connect_timeout:g} s"
             self.state.silent(why)
@@ -384,7 +383,7 @@ class Pool:
         return connection
 
     def put(self, connection: UpstreamConnection) -> None:
-        connection.idle_since = self._loop.time()
+        connection.idle_since = self.loop.time()
         if self._is_stopped or connection.idle_since < self.context.distrusted_until:
             connection.close()
         else:
@@ -392,7 +391,7 @@ class Pool:
 
     def distrust(self) -> None:
         """The upstream has sent what nobody asked for: for a while each connection to it serves one exchange."""
-        now = self._loop.time()
+        now = self.loop.time()
         if now >= self.context.distrusted_until:
             log.warning("the upstream sent what nobody asked for", extra={"upstream": self.config.name})
         self.context.distrusted_until = now + _DISTRUST_S
@@ -405,10 +404,10 @@ class Pool:
                 connection.moved, connection.still_since = False, now
             if now > connection.deadline:
                 connection.give_up(UpstreamTimeout(f"no answer from the upstream within {connection.timeout_s:g} s"))
-            elif now - connection.still_since > connection.stall_timeout_s:
+            elif now - connection.still_since > self.limits.stall_timeout:
                 connection.still_since = now
                 if connection.is_inside:
-                    why = f"nothing more of the upstream's answer for {connection.stall_timeout_s:g} s"
+                    why = f"nothing more of the upstream's answer for {self.limits.stall_timeout:g} s"
                     connection.give_up(UpstreamTimeout(why))
         while self._idle and (now - self._idle[0].idle_since >= self.config.idle_timeout or self._idle[0].lost):
             self._idle.pop(0).close()

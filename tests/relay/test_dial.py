@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import uvloop
 
-from gateway.config import NamedFile, Upstream, Url
+from gateway.config import Limits, NamedFile, Upstream, Url
 from gateway.config.settings import UpstreamTls
 from gateway.transport.base_connection import Wire
 from gateway.transport.memory_budget import Buffers
@@ -295,7 +295,7 @@ TURN_BYTES_MAX: Final = 1 << 20  # 320 KiB in turn, one read more, and a little 
 
 class Counting(Wire):
     def __init__(self, buffers: Buffers, made: "list[Counting]") -> None:
-        super().__init__(asyncio.get_running_loop(), buffers, 60.0)
+        super().__init__(asyncio.get_running_loop(), buffers, Limits())
         self.received_bytes = 0
         made.append(self)
 

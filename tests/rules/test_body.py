@@ -7,6 +7,7 @@ from typing import Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.config import Limits
 from gateway.transport.base_connection import Wire
 from gateway.transport.body_stream import Body, Dropped
 from gateway.transport.memory_budget import Buffers
@@ -16,7 +17,7 @@ STEPS: Final = ("feed", "finish", "fail", "drop", "turn")
 
 async def played(steps: list[str]) -> tuple[bytes, bytes, str]:
     """What came of the body, what its reader got of it, and how the reading ended."""
-    body, got, came = Body(Wire(asyncio.get_running_loop(), Buffers(1 << 20), 0)), bytearray(), bytearray()
+    body, got, came = Body(Wire(asyncio.get_running_loop(), Buffers(1 << 20), Limits())), bytearray(), bytearray()
 
     async def read() -> str:
         try:
