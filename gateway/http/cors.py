@@ -41,7 +41,7 @@ class Cors:
             return
         if status < 400 and admits:
             fields = Headers(field for field in headers if field[0].lower() in _ON_ANSWERS)
-            notes.put(client, page, fields if fields.size_bytes() <= _FIELDS_BYTES_MAX else NO_FIELDS)
+            notes.put(client, page, fields if len(fields.block()) <= _FIELDS_BYTES_MAX else NO_FIELDS)
         elif is_success and who is None:
             notes.drop(page)
         elif not admits and who is not None:

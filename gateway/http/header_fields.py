@@ -117,9 +117,6 @@ class Headers:
         """The memory of the fields of a head of that size; 0 if it is not counted."""
         return 0 if head_bytes <= self.uncounted_bytes else fields_bytes(self._fields)
 
-    def size_bytes(self) -> int:
-        return sum([len(name) + len(value) + 4 for _, name, value in self._fields])
-
     def block(self) -> bytes:
         return b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in self._fields])
 

@@ -99,28 +99,26 @@ class Route:
         headers = came.end_to_end()
         if self._sent_host is not None:
             headers = headers.with_value(b"host", self._sent_host)
-        for name, value in _added(exchange, self.upstream, host) if self.upstream.add_headers else ():
+        for name, value in self._added(exchange, host) if self.upstream.add_headers else ():
             is_one = name in _OF_ONE_VALUE  # it replaces what the client says
             headers = headers.with_value(name.lower(), value) if is_one else headers.with_field(name, value)
         return headers
+
+    def _added(self, exchange: Exchange, host: str) -> list[tuple[bytes, bytes]]:
+        address, proto = exchange.connection.address, "https" if self.is_tls else "http"
+        address = "unknown" if address == "unix" else address
+        node = f'"[{address}]"' if ":" in address else address
+        quoted = re.sub(r'(["\\])', r"\\\1", host)  # a quoted-string (RFC 9110, 5.6.4) can have every value of a field
+        added = {
+            "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
+            "forwarded": [("Forwarded", f'for={node};host="{quoted}";proto={proto}')],
+            "via": [("Via", f"1.{exchange.request.head.minor} taskgate")],
+        }
+        added_by = self.upstream.add_headers
+        return [(name.encode(), value.encode("latin-1")) for kind in added_by for name, value in added[kind]]
 
 
 def routes_of(config: Config) -> list[Route]:
     """The routes in the order in which they are tried: a host goes before none, then the longer prefix first."""
     order = sorted(config.upstreams, key=lambda u: (u.match.host is not None, len(u.match.prefix or "")), reverse=True)
     return [Route(upstream, config.tls is not None) for upstream in order]
-
-
-def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[bytes, bytes]]:
-    transport = exchange.connection.transport
-    peer = transport.get_extra_info("peername") if transport is not None else None
-    address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
-    proto = "https" if transport is not None and transport.get_extra_info("sslcontext") else "http"
-    node = f'"[{address}]"' if ":" in address else address
-    quoted = re.sub(r'(["\\])', r"\\\1", host)  # a quoted-string (RFC 9110, 5.6.4) can have every value of a field
-    added = {
-        "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
-        "forwarded": [("Forwarded", f'for={node};host="{quoted}";proto={proto}')],
-        "via": [("Via", f"1.{exchange.request.head.minor} taskgate")],
-    }
-    return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]

@@ -56,7 +56,7 @@ class Requestor(Protocol):
 
 class UpstreamConnection(Wire):
     __slots__ = (
-        "_asked", "_client", "_head", "_informed_bytes", "_keep", "_method", "_reader",
+        "_asked", "_client", "_head", "_informed_bytes", "_method", "_reader",
         "_reservation", "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool",
         "reusable", "still_since", "timeout_s", "used",
     )  # fmt: skip
@@ -152,7 +152,7 @@ class UpstreamConnection(Wire):
         if reader.is_whole:
             trailers = reader.trailers
             self._response.body.finish(Headers.of(trailers) if trailers else NO_FIELDS)
-            self.reusable = self._keep and not (trailers and ends_connection(trailers))
+            self.reusable = self._response.head.keeps_alive and not (trailers and ends_connection(trailers))
             if reader.is_followed:
                 self._unasked()
         elif reader.fault:
@@ -160,7 +160,7 @@ class UpstreamConnection(Wire):
 
     def _inform(self, head: ResponseHead) -> None:
         """Pass a 1xx response on. Those of one exchange are no larger than one head: each costs what a head costs."""
-        self._informed_bytes += _INFORMED_BYTES + head.headers.size_bytes()
+        self._informed_bytes += _INFORMED_BYTES + len(head.headers.block())
         if self._informed_bytes > self.limits.header_bytes_max:
             self._break(f"its 1xx responses are larger than {self.limits.header_bytes_max} bytes")
         elif self._client is not None:
@@ -176,7 +176,6 @@ class UpstreamConnection(Wire):
         if self.lost:
             return
         framing: Framing = "none" if self._method == b"HEAD" else head.framing
-        self._keep = head.keeps_alive
         self._reader.expect_body(framing)
         self._response = Response(head, self._reader.values, self._reader.stated_bytes, framing, Body(self))
         self.deadline = _NEVER

@@ -54,7 +54,6 @@ def test_fields_come_out_as_they_went_in(pairs: Pairs) -> None:
     assert list(headers) == pairs
     assert bool(headers) is bool(pairs)
     assert headers.block() == b"".join(n + b": " + v + b"\r\n" for n, v in pairs)
-    assert headers.size_bytes() == len(headers.block())
     for name in {n.lower() for n, _ in pairs} | {b"absent"}:
         values = [v for n, v in pairs if n.lower() == name]
         assert headers.all(name) == values
