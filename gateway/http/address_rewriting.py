@@ -96,20 +96,16 @@ class Move:
         if value.startswith(b"/") and not value.startswith(b"//"):
             return self._path + value
         for written in (b"http:" + value, b"https:" + value) if value.startswith(b"//") else (value,):
-            if found := self._begins(written):
+            found = _ORIGIN.match(written)
+            goes_on = found is not None and written.startswith((b",", b";"), found.end())  # it is no text that ends
+            if found is not None and not goes_on and self._is_own(found):
                 return value if self._is_right(found, written) else self.base + written[found.end() :]
         return value
 
-    def _begins(self, address: bytes) -> re.Match[bytes] | None:
-        """The upstream's origin at the beginning of an address that stands alone: a comma does not end it there."""
-        found = _ORIGIN.match(address)
-        stands_alone = found is not None and not address.startswith((b",", b";"), found.end())
-        return found if found is not None and stands_alone and self._is_own(found) else None
-
     def _issuer(self, found: re.Match[bytes]) -> bytes:
         issuer = unquote_to_bytes(found[0])
-        own = self._begins(issuer)
-        return quote_from_bytes(self._moved(own, issuer) + issuer[own.end() :], safe="").encode() if own else found[0]
+        moved = self.address(issuer)
+        return found[0] if moved is issuer else quote_from_bytes(moved, safe="").encode()
 
     def headers(self, status: int, headers: Headers) -> Headers:
         """A response's fields with the addresses in its redirect and its challenges moved."""

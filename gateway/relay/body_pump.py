@@ -322,9 +322,7 @@ async def _pass_while_sending(
             await asyncio.wait({sending, answered}, return_when=asyncio.FIRST_COMPLETED)
         if not answered.done():
             sending.result()
-            await asyncio.wait({answered}, timeout=timeout_s or None)
-            if not answered.done():
-                raise UpstreamTimeout(f"no answer from the upstream within {timeout_s:g} s")
+            await call.connection.head(timeout_s)  # from now on that is the upstream's
         responding = asyncio.ensure_future(respond(call.came(answered.result())))
         tasks.append(responding)
         await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_COMPLETED)

@@ -180,13 +180,11 @@ def validity(file: NamedFile | None) -> Validity | None:
     _, begin, rest = (b"" if file is None else file.data).decode("ascii", "replace").partition(_BEGIN)
     try:
         found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(begin + rest.partition(_END)[0] + _END))
-    except ValueError:
-        return None
-    if found is None:
-        return None
-    centuries = ("" if len(text) > len("YYMMDDHHMMSS") else "19" if text >= b"5" else "20" for text in found.groups())
-    instants = [f"{century}{text.decode()}+0000" for century, text in zip(centuries, found.groups(), strict=True)]
-    try:
+        if found is None:
+            return None
+        said = found.groups()
+        centuries = ("" if len(text) > len("YYMMDDHHMMSS") else "19" if text >= b"5" else "20" for text in said)
+        instants = [f"{century}{text.decode()}+0000" for century, text in zip(centuries, said, strict=True)]
         return Validity(*(datetime.strptime(instant, "%Y%m%d%H%M%S%z").timestamp() for instant in instants))
     except ValueError:
         return None
