@@ -39,7 +39,6 @@ class TlsServer:
         self.context = context
         self.listener = listener
         self.loop = server.get_loop()
-        self.sockets = server.sockets
         self._server = server
         self._accepting = [sock.dup() for sock in server.sockets]
         for sock in self._accepting:

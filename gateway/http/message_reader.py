@@ -12,7 +12,7 @@ from typing import Any, Final
 import httptools
 
 from gateway.errors import without_frames
-from gateway.http.header_fields import FIELD_BYTES_MIN, HEAD_END, Field
+from gateway.http.header_fields import FIELD_BYTES_MIN, HEAD_END, Field, fields_bytes
 from gateway.http.parsed_head_cache import ConnectionHeads
 
 _WHOLE_MAX: Final = 64  # chunks that are read without llhttp: beyond that it is faster
@@ -104,6 +104,11 @@ class MessageReader:
             self._pending += data
         else:
             self._pending, self._at = bytearray(self._pending[self._at :]) + data, 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of a head, or of trailers, that are not whole."""
+        return (fields_bytes(self.trailers) if self.trailers else 0) + self._seen
 
     @property
     def pending_bytes(self) -> int:

@@ -18,7 +18,7 @@ import httptools
 import msgspec
 
 from gateway.errors import shown, without_frames
-from gateway.http.header_fields import HEAD_END, JSON, NO_FIELDS, OF_CONNECTION, Headers, fields_bytes
+from gateway.http.header_fields import HEAD_END, JSON, NO_FIELDS, OF_CONNECTION, Headers
 from gateway.http.message_reader import HeadTooLarge, MessageReader, TooMuch, read_by_llhttp
 from gateway.http.parsed_head_cache import Cut, Values
 
@@ -137,11 +137,6 @@ class RequestReader(MessageReader):
     def add(self, data: bytes) -> None:
         if self.state != "OVER":
             MessageReader.add(self, data)  # super() costs more
-
-    @property
-    def held_bytes(self) -> int:
-        """The memory of a head, or of trailers, that are not whole."""
-        return (fields_bytes(self.trailers) if self.trailers else 0) + self._seen
 
     def read(self) -> list[RequestEvent]:
         """The events of the next bytes: of all that arrived, except what may be further requests."""

@@ -105,11 +105,6 @@ class ResponseReader(MessageReader):
         self.values: Values = ()  # of its fields that vary
         self.is_followed = False  # behind the body's end more than line ends have come
 
-    @property
-    def begun(self) -> bytes | bytearray:
-        """The beginning of a head that is not whole."""
-        return self._pending if self._seen else b""
-
     def head(self) -> ResponseHead | None:
         """The next head, if it is whole; else its bytes are kept. Raises BadResponse for one that cannot pass."""
         data, at, heads = self._pending, self._at, self._cached_heads

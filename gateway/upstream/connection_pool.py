@@ -9,7 +9,6 @@ that arrive before a request close it, and for a while each connection serves on
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -105,7 +104,7 @@ class UpstreamConnection(Wire):
     def is_inside(self) -> bool:
         """Whether a part of a message has come, and the rest must follow. An event stream may be quiet (DESIGN 3.4)."""
         if self._response is None:
-            return bool(self._reader.begun)
+            return self._reader.held_bytes > 0
         return not self._response.body.is_whole and self._response.head.kind != EVENT_STREAM
 
     def end(self) -> None:
@@ -140,7 +139,7 @@ class UpstreamConnection(Wire):
                 self._break(str(fault))
                 return
             if head is None:
-                self._hold(sys.getsizeof(reader.begun))
+                self._hold(reader.held_bytes)
             elif head.status < 200:
                 self._inform(head)
             else:
