@@ -36,18 +36,13 @@ class Links:
     """The gateway's connections to upstreams by both ends (a port may serve several): one that leads back shows."""
 
     def __init__(self) -> None:
-        self._wires: WeakValueDictionary[Ends, Wire] = WeakValueDictionary()
+        self.opened: WeakValueDictionary[Ends | None, Wire] = WeakValueDictionary()
         self.reading_on: set[asyncio.Task[None]] = set()  # streams that are read on behind a response (own_requests.py)
-
-    def add(self, wire: "Wire") -> None:
-        """Note a connection that the gateway has opened."""
-        if wire.link is not None:
-            self._wires[wire.link] = wire
 
     def has_other_end_of(self, wire: "Wire") -> bool:
         """Whether this accepted connection was opened by the gateway itself. Found out once, at its first request."""
         if wire.is_own is None:
-            opened = None if wire.link is None else self._wires.get(wire.link[::-1])
+            opened = None if wire.link is None else self.opened.get(wire.link[::-1])
             wire.is_own = opened is not None and opened.transport is not None
         return wire.is_own
 

@@ -377,7 +377,7 @@ class Pool:
             why = f"the upstream at {self.dialer.where} cannot be reached: {unreachable(error, 'tls.ca')}"
             self.state.silent(why)
             raise UpstreamUnreachable(why) from None
-        self.links.add(connection)
+        self.links.opened[connection.link] = connection
         return connection
 
     def put(self, connection: UpstreamConnection) -> None:
