@@ -98,9 +98,6 @@ class ClientConnection(ClientWire):
         if (refused := self._owner.opened(self)) is not None:
             self._refuse(refused)
 
-    def name_client(self, peer: object) -> None:
-        self.address = self.cached_heads.scope = str(peer[0]) if isinstance(peer, tuple) else "unix"
-
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._enter("CLOSED")

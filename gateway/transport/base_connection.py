@@ -200,6 +200,9 @@ class ClientWire(Wire):
     address: str  # the client's, without its port; "unix" for a Unix socket
     cached_heads: ConnectionHeads[Any]  # the heads that the client sent before
 
+    def name_client(self, peer: object) -> None:
+        self.address = self.cached_heads.scope = str(peer[0]) if isinstance(peer, tuple) else "unix"
+
     @property
     def is_ending(self) -> bool:
         """Whether the connection closes after the response in flight."""
