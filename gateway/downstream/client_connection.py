@@ -28,7 +28,6 @@ the rest of a request comes  -               -               -          SERVING 
 the response is whole        -               -               -          (next)/SKIPPING      -          -
 the response is cut          -               -               -          LINGERING/CLOSED     -          -
 it is late                   CLOSED          CLOSED          LINGERING  SERVING/LINGERING    LINGERING  CLOSED
-too much comes               -               -               -          -                    -          CLOSED
 a drain begins               CLOSED          CLOSED          CLOSED     SERVING              SKIPPING   LINGERING
 a drain ends                 CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
 the client leaves            CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
@@ -62,7 +61,6 @@ TURNED_AWAY_MAX: Final = 100  # connections that get a 503 at a time; further on
 _OTHERS: Final = 64  # descriptors for listeners, the log, the admin listener, DNS
 _RESERVED: Final = _OTHERS + TURNED_AWAY_MAX
 _LINGER_S: Final = 10.0
-_LINGER_BYTES_MAX: Final = 16 << 20
 _WAITING_BYTES_MAX: Final = 4096  # behind a request: then no more is read
 _NEVER: Final = float("inf")
 _LATE: Final = (408, b"Request Timeout")
@@ -86,7 +84,6 @@ class ClientConnection(ClientWire):
         self._is_last = False  # the connection ends once all requests that came are answered
         self.cached_heads = ConnectionHeads(owner)
         self._reader = RequestReader(owner.limits.header_bytes_max, owner.limits.header_fields_max, self.cached_heads)
-        self._dropped_bytes = 0
 
     def _enter(self, state: State, deadline: float = _NEVER) -> None:
         """Be in that state. Nothing else enters one."""
@@ -118,13 +115,8 @@ class ClientConnection(ClientWire):
     # ---- what arrives ----
 
     def data_received(self, data: bytes) -> None:
-        if self.state == "LINGERING":
-            self._dropped_bytes += len(data)
-            if self._dropped_bytes > _LINGER_BYTES_MAX:
-                self.close()
-        else:
-            self._reader.add(data)
-            self._read_on()
+        self._reader.add(data)
+        self._read_on()
 
     def _read_on(self) -> None:
         """Read what has arrived, but nothing behind a request that is served."""

@@ -34,7 +34,7 @@ LATER_S: Final = 1e6
 TURNS: Final = 12  # of the loop: all that one event leads to, between sockets of this machine
 HISTORIES: Final = 1200
 EVENTS_MAX: Final = 12  # of one history
-SELDOM: Final = ("it is late", "too much comes", "a drain begins", "a drain ends", "the client leaves")
+SELDOM: Final = ("it is late", "a drain begins", "a drain ends", "the client leaves")
 WEIGHTS: Final = {**dict.fromkeys(SELDOM, 0.15), "the rest of a request comes": 0.5, "the response is whole": 3.0}
 
 GET: Final = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -44,7 +44,6 @@ POST: Final = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n
 LAST_POST: Final = POST.replace(b"Host: a", b"Host: a\r\nConnection: close")
 REST_OF_POST: Final = b"3\r\nllo\r\n0\r\n\r\n"
 GARBAGE: Final = b"\0\r\n\r\n"
-TOO_MUCH: Final = bytes((16 << 20) + 1)
 
 Deed: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
@@ -156,9 +155,6 @@ class Bench:
                 await self.do(None)
             case "it is late":
                 self.listener.sweep(self.loop.time() + LATER_S)
-            case "too much comes":
-                await self.send(TOO_MUCH)
-                await self.until(lambda: self.connection.state == "CLOSED")
             case "a drain begins":
                 self.connection.close_when_idle()
             case "a drain ends":
