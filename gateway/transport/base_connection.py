@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from gateway.config import Limits
 from gateway.http.parsed_head_cache import ConnectionHeads
-from gateway.transport.memory_budget import LARGE_BYTES_MIN, Buffers, Reservation
+from gateway.transport.memory_budget import READ_BYTES_MIN, Buffers, Reservation
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
 _END_SEEN: Final = getattr(select, "POLLRDHUP", 0)
@@ -91,7 +91,7 @@ class Wire(asyncio.BufferedProtocol):
         if self._tls is not None and (rest := self._tls.pending()):
             nbytes += self._tls.read(rest, came[nbytes:])  # type: ignore[operator]  # it returns a count
         data = bytes(came[:nbytes])
-        if nbytes >= LARGE_BYTES_MIN and self.buffers.took(nbytes, self.resume_reading):
+        if nbytes >= READ_BYTES_MIN and self.buffers.took(nbytes, self.resume_reading):
             self.pause_reading()
         self.data_received(data)
 

@@ -7,7 +7,7 @@ held; a larger body waits for room, first come, first served, and gets 503 if no
 inspected passes unread; every connection is read a little at a time.
 
 Connections that send much are read in turns: one turn of the event loop reads `_TURN_BYTES_MAX`, less when the buffers
-are full, and then `_READ_BYTES_MIN` of each further connection. Who sends more waits in order; a small message never
+are full, and then `READ_BYTES_MIN` of each further connection. Who sends more waits in order; a small message never
 does. Else libuv reads up to 2 MB of each connection in one turn: 500 of them held the loop for half a second.
 """
 
@@ -21,11 +21,10 @@ from gateway.errors import Overloaded
 SMALL_BYTES_MAX: Final = 64 * 1024
 _READ_BYTES_MAX: Final = 64 * 1024
 _READ_BYTES_MAX_WHEN_FULL: Final = 16 * 1024
-_READ_BYTES_MIN: Final = 4 * 1024
+READ_BYTES_MIN: Final = 4 * 1024  # smaller reads do not count
 _RECORD_BYTES_MAX: Final = 16 * 1024  # RFC 8446, 5.1
 _TURN_BYTES_MAX: Final = 320 * 1024  # more than a body holds: a stream that is alone never waits
 _TURN_BYTES_MAX_WHEN_FULL: Final = 128 * 1024
-LARGE_BYTES_MIN: Final = _READ_BYTES_MIN  # smaller reads do not count
 
 
 class Capacity:
@@ -82,7 +81,7 @@ class Buffers(Capacity):
         self.scratch = memoryview(bytearray(_READ_BYTES_MAX + _RECORD_BYTES_MAX))
         self._usual = self.scratch[:_READ_BYTES_MAX]
         self._when_full = self.scratch[:_READ_BYTES_MAX_WHEN_FULL]
-        self._least = self.scratch[:_READ_BYTES_MIN]
+        self._least = self.scratch[:READ_BYTES_MIN]
         self.to_read_into = self._usual
         self._left_bytes = _TURN_BYTES_MAX
         self._has_begun = False
