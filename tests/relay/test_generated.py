@@ -237,9 +237,9 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "trailers are dropped": ("trailers", r"self\.of\(\[f for f in self\._fields if f\[0\] not in never.*", "Headers()"),
     "1xx responses lose their fields": (
-        "a response", r"(request\.connection\.expect_body\(\)\s+.*_head\(status, reason, )headers", r"\1Headers()",
+        "a response", r"(self\.connection\.expect_body\(\)\s+.*_head\(status, reason, )headers", r"\1Headers()",
     ),
-    "1xx responses go to HTTP/1.0": ("number of responses", r"request\.head\.minor and (?=not self\.started)", ""),
+    "1xx responses go to HTTP/1.0": ("number of responses", r"request\.head\.minor and (?=not self\.r)", ""),
     "what Connection names goes on": ("a re(quest|sponse):", r"_HOP_BY_HOP\.union\(self\.tokens\(.*", "_HOP_BY_HOP"),
     "an absolute target goes up": ("a request", r"(?<=absolute = )_ABSOLUTE\.match\(target\)", "None"),
 }  # fmt: skip
