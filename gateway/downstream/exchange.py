@@ -5,6 +5,7 @@ response's bytes. No other file writes one. Always: keep-alive, `Connection: clo
 decided in `begin`, for every response. A response without an `end` cuts the client's connection (DESIGN 3.5).
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -12,6 +13,7 @@ from functools import lru_cache
 from time import time
 from typing import Any, Final
 
+from gateway.errors import GatewayError
 from gateway.http.header_fields import DIGESTS, NO_FIELDS, Headers
 from gateway.http.request_parser import Head, Refusal
 from gateway.http.response_parser import Framing
@@ -20,6 +22,8 @@ from gateway.mcp.client_message import ClientMessage
 from gateway.transport.base_connection import ClientWire
 from gateway.transport.body_stream import Body, Response, chunk, last_chunk
 from gateway.transport.memory_budget import SMALL_BYTES_MAX, Reservation
+
+log = logging.getLogger("taskgate.relay")
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -97,12 +101,19 @@ class ClientRequest:
         body, self.taken = self.taken, b""
         if self.up_bytes < 0:
             return head + chunk(body) + self.last_chunk, b""
+        self.check_length(len(body))
         return (head, body) if len(body) > SMALL_BYTES_MAX else (head + body, b"")
 
     @property
     def last_chunk(self) -> bytes:
         refused = self.refused_trailers | DIGESTS if self.is_edited else self.refused_trailers
         return last_chunk(self.body.trailers, refused)
+
+    def check_length(self, sent_bytes: int) -> None:
+        """Raise GatewayError for another length than the head says: the next client's request would lose the rest."""
+        if sent_bytes != self.up_bytes:
+            log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": self.up_bytes})
+            raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {self.up_bytes}")
 
     def release(self) -> None:
         """The part of the body that was read has gone up, and is no longer held but for `kept_bytes`."""

@@ -293,13 +293,17 @@ async def _send_up(request: ClientRequest, head: bytes, call: Call) -> None:
     is_chunked = request.up_bytes < 0
     frame = chunk if is_chunked else bytes
     begun, request.taken = request.taken + request.body.take(), b""
+    sent_bytes = len(begun)
     await call.send(head + frame(begun))
     begun = head = b""
     request.release()
     while piece := await request.body.read():
         if call.connection.lost:
             return
+        sent_bytes += len(piece)
         await call.send(frame(piece))
+    if not is_chunked:
+        request.check_length(sent_bytes)
     await call.send(request.last_chunk if is_chunked else b"", last=True)
 
 
