@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
@@ -91,7 +90,6 @@ class LegacyServer:
     page_size = 10  # tasks, as in both SDKs
 
     def __init__(self, tasks: int = 240) -> None:
-        self.counts: Counter[str] = Counter()  # messages by method
         self.sessions: dict[str, Tasks] = {}  # the oldest first
         self.tasks = tasks
         self._rng = random.Random(32)
@@ -129,8 +127,7 @@ class LegacyServer:
         if request.method != "POST":
             return web.Response(status=405)
         message = orjson.loads(await request.read())
-        self.counts[method := message["method"]] += 1
-        if method == "initialize":
+        if (method := message["method"]) == "initialize":
             session_id = uuid.uuid4().hex
             self.sessions[session_id] = Tasks()
             self.load(self.tasks)

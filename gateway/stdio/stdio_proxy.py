@@ -13,9 +13,9 @@ import asyncio
 import gc
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, closing, nullcontext, suppress
+from contextlib import AsyncExitStack, closing, nullcontext, suppress
 from time import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from gateway.caller_identity import STDIO
 from gateway.config import Address, Config, StdioConfig
@@ -46,6 +46,7 @@ _UNREAD: Final = ClientMessage()  # a request of which nothing but the id is kno
 _OUT_HELP: Final = "Requests to the server that have not ended."
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 _SWEEP_S: Final = 1.0
+_MEANWHILE: Final = nullcontext()
 _SILENCE_S: Final = 0.5  # after the server's end: other processes may hold its output open
 
 
@@ -132,9 +133,8 @@ class StdioProxy:
 
     def _pass_unread(self, line: Line) -> None:
         """A line, or a piece of one, passes unread. It may be a request, whose id can be seen in most."""
-        if not line.ended or (line.sight is None and not jsonrpc.looks_like_messages(line.raw)):
-            return
-        if (request_id := (line.sight or Sight(line.raw)).request_id) is not None:
+        sight = line.sight or Sight(line.raw)
+        if line.ended and sight.may_be_message and (request_id := sight.request_id) is not None:
             self._unanswered.note(request_id, Passed(_UNREAD, self.sessions.now(), is_clear=False))
 
     async def _answer(
@@ -254,15 +254,11 @@ def _pending(passed: Passed | None) -> Pending:
 class NoCounts:
     """Nothing is counted, and nothing logged: nobody would see it."""
 
-    def _nothing(self, *_: object, **__: object) -> None:
-        pass
-
-    def _meanwhile(self, *_: object, **__: object) -> AbstractContextManager[None]:
-        return nullcontext()
+    def _nothing(self, *_: object, **__: object) -> Any:
+        return _MEANWHILE
 
     lives = None
-    upstream_request = crawl_page = crawl = query = began = ended = flush = sweep = _nothing
-    plan = asking = _meanwhile
+    upstream_request = crawl_page = crawl = query = began = ended = flush = sweep = plan = asking = _nothing
 
     @property
     def metrics(self) -> Self:
