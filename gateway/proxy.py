@@ -87,11 +87,11 @@ class Proxy:
                     return
             kind, message = "relayed", exchange.relayed(message)
             self._metrics.upstream_request(caller.upstream.name, exchange.method_of(message))
+            parts = exchange, caller, message, self._sessions
             if self._own is None:
-                misspelt = position.misspelt if isinstance(position, Passes) else ()
-                watch = Interceptor(exchange, caller, message, self._sessions, misspelt)
+                watch = Interceptor(*parts, position.misspelt if isinstance(position, Passes) else ())
             else:
-                watch = OwnTasksInterceptor(exchange, caller, message, self._sessions, owners)
+                watch = OwnTasksInterceptor(*parts, own=self._own.own, owners=owners)
             await relay(exchange, caller, watch.inspector)
         except ClientGone:
             raise

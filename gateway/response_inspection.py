@@ -16,6 +16,8 @@ import logging
 import sys
 from typing import Final
 
+from msgspec import Struct
+
 from gateway.downstream.exchange import Exchange
 from gateway.errors import REFUSALS
 from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
@@ -40,30 +42,26 @@ def _passed_unread(_: bytes) -> None:
     log.warning("an authorization document passed unread")
 
 
-class Interceptor:
-    """Watches over the response to one request. `message` is the request's, None if it has none or is unread."""
+class Interceptor(Struct, eq=False):
+    """Watches over the response to one request. `_asked` is its message, None if it has none or is unread."""
 
-    __slots__ = ("_caller", "_exchange", "_has_warned", "_pending", "_session_id", "_sessions")
+    _exchange: Exchange
+    _caller: HttpCaller
+    _asked: ClientMessage | None
+    _sessions: Sessions
+    _misspelt: tuple[str, ...] = ()
+    _pending: Pending = PLAIN
+    _session_id: bytes | None = None  # of the session that `initialize` opens
+    _has_warned: bool = False  # that `initialize` was not edited: each piece of its body may be unread
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        caller: HttpCaller,
-        message: ClientMessage | None,
-        sessions: Sessions,
-        misspelt: tuple[str, ...] = (),
-    ) -> None:
-        self._sessions, self._caller, self._exchange = sessions, caller, exchange
-        self._session_id: bytes | None = None  # of the session that `initialize` opens
-        self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread
-        if message is not None:
-            self._pending = begin(message, sessions.now, misspelt)
-        elif (head := exchange.request.head).method == b"POST":
-            self._pending = Pending("UNREAD", None, sessions.now())
-        else:
+    def __post_init__(self) -> None:
+        if self._asked is not None:
+            self._pending = begin(self._asked, self._sessions.now, self._misspelt)
+        elif (head := self._exchange.request.head).method == b"POST":
+            self._pending = Pending("UNREAD", None, self._sessions.now())
+        elif head.method == b"GET" and b"last-event-id" in head.headers.by_name:
             # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
-            is_resumed = head.method == b"GET" and b"last-event-id" in head.headers.by_name
-            self._pending = RESUMED if is_resumed else PLAIN
+            self._pending = RESUMED
 
     def inspector(self, response: Response) -> Inspector | None:
         """Tell of a refusal, and of a session that ends. Choose what is done with the body."""

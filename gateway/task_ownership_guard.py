@@ -55,7 +55,7 @@ def asked_for(message: ClientMessage | None, body: bytes) -> list[object]:
 
 class OwnTasksGuard:
     def __init__(self, own: OwnTasks, sessions: Sessions, body_bytes_max: int) -> None:
-        self._own, self._sessions, self._body_bytes_max = own, sessions, body_bytes_max
+        self.own, self._sessions, self._body_bytes_max = own, sessions, body_bytes_max
         self._has_warned = False  # of callers who cannot be told apart
 
     async def check(self, exchange: Exchange, caller: HttpCaller, message: ClientMessage | None) -> list[OwnerKey]:
@@ -72,7 +72,7 @@ class OwnTasksGuard:
             raise Ambiguous(f"{GUARD}: the body is encoded, or in another charset than UTF-8, and cannot be read")
         asked, owners = asked_for(message, request.taken), list[OwnerKey]()
         if not (exchange.authenticates or caller.is_unique or caller.is_of_http_sse):  # else he is like any other
-            owners = self._own.owners_of(caller.key)
+            owners = self.own.owners_of(caller.key)
         if message is not None and message.is_observed and caller.is_of_http_sse:
             raise NoTasks(f"{GUARD}: {NO_OWNER}")
         if message is not None and (message.method or "").startswith(OF_TASKS) and not owners:
@@ -80,34 +80,26 @@ class OwnTasksGuard:
                 self._has_warned = True
                 log.warning("a caller cannot be told apart", extra={"upstream": caller.upstream.name, "hint": NO_OWNER})
             raise Unclear(f"{GUARD}: {NO_OWNER}")
-        if not await self._own.owns_now(owners, asked):
+        if not await self.own.owns_now(owners, asked):
             if (lives := self._sessions.lives) is not None and message is not None and message.method == "tasks/get":
                 lives.lookups_failed[caller.upstream.name,] += 1
             raise UnknownTask
         return owners
 
 
-class OwnTasksInterceptor(Interceptor):
+class OwnTasksInterceptor(Interceptor, eq=False, kw_only=True):
     """The interceptor of a caller who is kept apart: no event passes that names another's task, or is unread."""
 
-    __slots__ = ("_own", "_owners", "_request")
+    own: OwnTasks
+    owners: list[OwnerKey]  # of the caller's tasks
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        caller: HttpCaller,
-        message: ClientMessage | None,
-        sessions: Sessions,
-        his: list[OwnerKey],
-    ) -> None:
-        super().__init__(exchange, caller, message, sessions)
-        assert sessions.own_tasks is not None
-        self._own, self._owners = sessions.own_tasks, his  # the owners of the caller's tasks
-        self._request = message if message is not None and message.is_request else None
+    @property
+    def _request(self) -> ClientMessage | None:
+        return self._asked if self._asked is not None and self._asked.is_request else None
 
     def inspector(self, response: Response) -> Inspector | None:
         chosen, task_id = super().inspector(response), self._pending.task_id
-        if task_id is not None and response.head.status < 400 and not self._own.owns(self._owners, task_id):
+        if task_id is not None and response.head.status < 400 and not self.own.owns(self.owners, task_id):
             raise UnknownTask  # it changed hands meanwhile
         request = self._request
         if request is not None and request.asks_task and response.head.status < 400:
@@ -122,7 +114,7 @@ class OwnTasksInterceptor(Interceptor):
         message, server = jsonrpc.parse(data), self._caller.key.server
         if message is None:
             self._lose(data)
-        if not self._own.may_pass(server, self._owners, data, message, self._request, self._pending is RESUMED):
+        if not self.own.may_pass(server, self.owners, data, message, self._request, self._pending is RESUMED):
             return b""
         if self._exchange.authenticates:
             return data
@@ -137,4 +129,4 @@ class OwnTasksInterceptor(Interceptor):
         """Of an answer to a request for a task no more can be read: the task that it has made is nobody's."""
         asks = self._request is not None and self._request.asks_task
         if asks and (found := _MADE.search(begun)) and (task_id := jsonrpc.text(Raw(found[1]))) is not None:
-            self._own.make(self._caller.key.server, (), Made(task_id, 0.0))
+            self.own.make(self._caller.key.server, (), Made(task_id, 0.0))
