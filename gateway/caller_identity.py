@@ -112,6 +112,16 @@ class Key(NamedTuple):
         return self[:3]
 
 
+class Caller(NamedTuple):
+    """What must be known of who asks for a list."""
+
+    key: Key  # of his session
+    is_served: bool = True  # his lists may be filtered here (DESIGN 3.9, 3.11)
+    filter: str | None = None  # the criteria beside the message, for a list that has none of its own
+    asks_first: bytes = b""  # for what the server may refuse him though it accepts the gateway's own requests (5.1)
+    proof: str = ""  # the header field that proves one request, so that none can be made in his name
+
+
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 

@@ -12,7 +12,6 @@
 A `GatewayError` becomes a response in one place; so does any other exception, as `Internal`.
 """
 
-import asyncio
 import logging
 from http import HTTPStatus
 from time import perf_counter
@@ -58,7 +57,7 @@ class Proxy:
         own, bytes_max = sessions.own_tasks, config.limits.inspected_body_bytes_max
         self._own = None if own is None else OwnTasksGuard(own, sessions, bytes_max)
         self._reads = guards is not None or own is not None, own is not None  # what is read of messages
-        self._answerer = Answerer(sessions, config.index, metrics, asyncio.get_running_loop().time)
+        self._answerer = Answerer(sessions, metrics)
 
     async def handle(self, exchange: Exchange) -> None:
         """One request of a client, from its head to the end of its response."""
@@ -79,11 +78,11 @@ class Proxy:
                 if cost is not None:
                     await cost.turn()
             owners = [] if self._own is None else await self._own.check(exchange, caller, message)
-            position = self._answerer.position(caller, message) if isinstance(message, ListRequest) else PASSES
+            position = self._answerer.position(caller.asks, message) if isinstance(message, ListRequest) else PASSES
             if isinstance(message, ListRequest) and not isinstance(position, Passes):
                 kind = "answered"
                 self._access_log.began(message, exchange)
-                if await self._answerer.answer(HttpReply(exchange, caller), caller, message, position):
+                if await self._answerer.answer(HttpReply(exchange, caller), caller.asks, message, position):
                     return
             kind, message = "relayed", exchange.relayed(message)
             self._metrics.upstream_request(caller.upstream.name, exchange.method_of(message))

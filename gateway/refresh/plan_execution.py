@@ -5,14 +5,12 @@ Always: if the session is cleared meanwhile, the pages that were read for it do 
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, parse, to_encode
@@ -34,15 +32,14 @@ _CURSORS_KEPT: Final = 4  # of the last pages: a tail read begins there
 
 
 @dataclass(eq=False)
-class Refresh(ABC):
-    """One refresh of a session, and what it works with."""
+class Refresh:
+    """One refresh of a session, and what it works with. By itself it is an access check."""
 
     _session: Session
     _sessions: Sessions
     _crawler: Crawler
     _in_flight: InFlight
-    _limits: IndexLimits
-    _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
+    _from_nothing = False  # the index has only what is read here
 
     async def run(self) -> None:
         """Ask for everything, and take it in. Raises GatewayError and Forgotten."""
@@ -53,9 +50,11 @@ class Refresh(ABC):
             self._in_flight.end()
             self._sessions.keep(self._session)
 
-    @abstractmethod
     async def _ask_all(self) -> None:
-        """Ask for everything, and take it in."""
+        """Ask whether the upstream serves the caller: the answer itself is of no use."""
+        asked = self._sessions.now()
+        await self._crawler.page(None)
+        self._accept(asked.order)
 
     def _check_same(self) -> None:
         """Raises Forgotten if the session has been cleared since the refresh began, or another may ask instead."""
@@ -103,7 +102,7 @@ class Refresh(ABC):
         await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 
     async def _ask_for_one(self, task_id: str) -> None:
-        session, asked = self._session, self._sessions.now()
+        session, asked, limits = self._session, self._sessions.now(), self._sessions.limits
         response: jsonrpc.Message | None = None
         try:
             response = await self._answer_about(task_id)
@@ -119,7 +118,7 @@ class Refresh(ABC):
         now = self._sessions.now()
         told = Stamp(asked, asked.order, now.order, is_alone=True)
         if jsonrpc.code_of(response.error) == jsonrpc.METHOD_NOT_FOUND:
-            self._record.stop_asking_by_id(now, max(self._limits.full_crawl_interval, self._limits.max_age))
+            self._record.stop_asking_by_id(now, max(limits.full_crawl_interval, limits.max_age))
             return
         self._accept(asked.order)
         found = None if bytes(response.error) else _task_in(response, task_id)
@@ -170,15 +169,6 @@ def _task_in(response: jsonrpc.Message, task_id: str) -> Task | None:
         if found.id == task_id:
             return found
     return None
-
-
-class AccessCheck(Refresh):
-    """Ask whether the upstream serves the caller: the answer itself is of no use."""
-
-    async def _ask_all(self) -> None:
-        asked = self._sessions.now()
-        await self._crawler.page(None)
-        self._accept(asked.order)
 
 
 class Crawl(Refresh):
@@ -252,7 +242,7 @@ class Crawl(Refresh):
 
     async def _recheck_unlisted(self, began: Moment) -> None:
         """Ask again for unlisted tasks where `full_crawl_interval` or a doubt demands it, but those told of lately."""
-        record, interval_s = self._record, self._limits.full_crawl_interval
+        record, interval_s = self._record, self._sessions.limits.full_crawl_interval
         doubted, oldest_s = record.doubted, began.at - interval_s
         if record.unlisted_as_of.at < oldest_s or record.unlisted_as_of.order <= doubted:
             recent_s = began.at - interval_s / 2
@@ -289,7 +279,7 @@ class Delta(Refresh):
         asking = self._ask_for(self._task_ids)
         await (together(self._read_tail(), asking) if self._reads_tail else asking)
         record = self._record
-        was_due = self._reads_tail or record.live_as_of.at < began.at - self._limits.max_age
+        was_due = self._reads_tail or record.live_as_of.at < began.at - self._sessions.limits.max_age
         if was_due and may_match_all_live(self._query):
             record.live_as_of = _oldest(record.index.live(self._query), began)
 

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import orjson
 
 from gateway import errors
-from gateway.config import IndexLimits
+from gateway.caller_identity import Caller
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.task import Moment
@@ -26,13 +26,13 @@ from gateway.query.criteria import BadQuery, Query
 from gateway.query.cursor import Position
 from gateway.query.list_request import SAME_BYTES_MAX, ListRequest
 from gateway.refresh import planning
-from gateway.refresh.plan_execution import AccessCheck, Crawl, Delta, Refresh
+from gateway.refresh.plan_execution import Crawl, Delta, Refresh
 from gateway.refresh.retrying_crawler import Crawler
 from gateway.tasks.exchange_observer import PLAIN
 from gateway.tasks.index import QueryPage
 from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, Waiter, together
-from gateway.tasks.transport_interfaces import Caller, Channel, Counts, EndedQuery, Reply
+from gateway.tasks.transport_interfaces import Counts, EndedQuery, Reply
 
 log = logging.getLogger("taskgate.answer")
 
@@ -82,11 +82,9 @@ class Answer(NamedTuple):
 
 
 class Answerer:
-    def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
+    def __init__(self, sessions: Sessions, counts: Counts) -> None:
         self._sessions = sessions
-        self._limits = limits
         self._counts = counts
-        self._clock = clock
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
         self._next_at: dict[str, float] = {}  # when a criterion may be named in the log again
 
@@ -118,7 +116,7 @@ class Answerer:
     def _passes(self, caller: Caller, misspelt: Mapping[str, str]) -> Passes:
         """A list passes that has names which are nearly criteria (DESIGN 5.4). The log has them too."""
         for given, near in misspelt.items():
-            if (now := self._clock()) >= self._next_at.get(near, now):
+            if (now := self._sessions.now().at) >= self._next_at.get(near, now):
                 self._next_at[near] = now + _NAMED_AGAIN_S
                 hint = f"did you mean {near}? The list is the server's, unfiltered"
                 said = {"upstream": caller.key.upstream, "parameter": given, "hint": hint}
@@ -145,13 +143,13 @@ class Answerer:
             if caller.proof:
                 why = f"{caller.proof} proves one request, and a filtered list takes requests of taskgate's own"
                 raise errors.CannotAnswer(f"{why}: ask for the list without criteria, and filter its pages")
-            waiter = Waiter(reply, message.progress_token, self._clock)
-            await self._ask_first(session, caller, waiter)
+            waiter = Waiter(reply, message.progress_token)
+            await self._ask_first(session, caller.asks_first, waiter)
             if isinstance(position, BadQuery):  # the server's refusal of its caller goes first (DESIGN 5.4)
-                await self._check_access(session, caller, waiter)
+                await self._check_access(session, waiter)
                 self._refuse(reply, message, position)
                 return
-            answer, ended = await self._fresh(session, caller, waiter, position)
+            answer, ended = await self._fresh(session, waiter, position)
             page_bytes, rest = answer.page.size_bytes, _rest(answer, position, message.ignored)
             reply.hold(len(message.id) + page_bytes + len(rest))
         except Exception as error:
@@ -181,26 +179,27 @@ class Answerer:
     def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | planning.Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
         session.mark_seen(came)
-        record, now = session.record, (self._clock(), time.time())
+        record, limits, now = session.record, self._sessions.limits, (self._sessions.now().at, time.time())
         plan = planning.plan(record, position.query, self._need(session, came), session.owns)
         if not plan.nothing:
             return plan
-        page = record.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
+        page = record.index.select(position, limits.page_size, limits.page_bytes_max)
         if planning.overdue(record, page.tasks, *now):
             # All that a page may have: of large tasks only one may be shown, and there may be many.
-            overdue = planning.overdue(record, record.index.select(position, self._limits.page_size).tasks, *now)
+            overdue = planning.overdue(record, record.index.select(position, limits.page_size).tasks, *now)
             return planning.Plan("the ttl of tasks to be shown has passed", tasks=overdue)
-        oldest_s = max(record.as_of.at, came.at - self._limits.max_age)
+        oldest_s = max(record.as_of.at, came.at - limits.max_age)
         return Answer(page, now[1] - (now[0] - oldest_s))
 
     def _need(self, session: Session, came: Moment) -> planning.Need:
-        return planning.need_of(session.record, came, self._limits.max_age, self._limits.full_crawl_interval)
+        limits = self._sessions.limits
+        return planning.need_of(session.record, came, limits.max_age, limits.full_crawl_interval)
 
-    async def _ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
+    async def _ask_first(self, session: Session, asks: bytes, waiter: Waiter) -> None:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
         record, asked = session.record, self._sessions.now()
-        (asked_as, at), asks = record.asked_as, caller.asks_first
-        is_known = asked_as == asks and asked.at - at < self._limits.max_age
+        asked_as, at = record.asked_as
+        is_known = asked_as == asks and asked.at - at < self._sessions.limits.max_age
         if not asks or (is_known and not record.needs_access_check(asked.order)):
             return
         waiter.reply.owe(1)
@@ -211,26 +210,20 @@ class Answerer:
                 await waiter.reply.drain()
 
         channel = waiter.reply.channel(on_message, as_it_came=True)
-        response = await self._crawler(session, caller, channel).ask("tasks/list", {})
+        response = await Crawler(channel, self._counts, self._sessions, session).ask("tasks/list", {})
         if bytes(response.error):
             raise errors.UpstreamFailed(bytes(response.error))
         record.asked_as = asks, asked.at
         record.accept(asked.order)  # not if the session was cleared meanwhile: then it is another one
 
-    async def _check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
+    async def _check_access(self, session: Session, waiter: Waiter) -> None:
         """Ask the server whether it serves the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
         while not session.record.accepted or session.record.needs_access_check(came.order):
             with suppress(Forgotten, errors.TooLarge):
-                await self._carry_out(session, caller, waiter, Query(), planning.ACCESS_CHECK, came)
+                await self._carry_out(session, waiter, Query(), planning.ACCESS_CHECK, came)
 
-    def _crawler(self, session: Session, caller: Caller, channel: Channel) -> Crawler:
-        sessions, refuse = self._sessions, partial(self._sessions.refuse, session)
-        return Crawler(caller, channel, self._limits, self._counts, sessions.now, refuse, session.in_flight)
-
-    async def _fresh(
-        self, session: Session, caller: Caller, waiter: Waiter, position: Position
-    ) -> tuple[Answer, EndedQuery]:
+    async def _fresh(self, session: Session, waiter: Waiter, position: Position) -> tuple[Answer, EndedQuery]:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
         came, outcome, requests, reasons = self._sessions.now(), "index", 0, list[str]()
         was_too_large = False
@@ -240,13 +233,13 @@ class Answerer:
                 page, reason = plan.page, "; ".join(reasons) or planning.FRESH.reason
                 by_hand = record.last_crawl
                 spared = max(0, by_hand.pages - requests), max(0, by_hand.size_bytes - page.size_bytes)
-                name, shown = caller.key.upstream, len(page.tasks)
+                name, shown = session.key.upstream, len(page.tasks)
                 return plan, EndedQuery(name, outcome, reason, requests, *spared, shown, page.total)
             if plan.crawl and record.outgrown and came.at < record.outgrown_until:
                 raise errors.TooLarge(record.outgrown)
             try:
                 with self._counts.plan(session.key.upstream, plan.reason):
-                    made = await self._carry_out(session, caller, waiter, position.query, plan, came)
+                    made = await self._carry_out(session, waiter, position.query, plan, came)
             except Forgotten:
                 continue
             except errors.TooLarge:  # what the index had is forgotten, such as tasks that are gone
@@ -262,7 +255,7 @@ class Answerer:
         raise errors.UpstreamBroken("the upstream's tasks change faster than they can be asked for")
 
     async def _carry_out(
-        self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: planning.Plan, came: Moment
+        self, session: Session, waiter: Waiter, query: Query, plan: planning.Plan, came: Moment
     ) -> int | None:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
         need, in_flight = self._need(session, came), session.in_flight
@@ -274,13 +267,13 @@ class Answerer:
         if new := [key for key in keys if key not in in_flight]:
             waiter.reply.owe(len(new))  # those that joined owe nothing: it is asked once
             ask = InFlight(in_flight, new, self._sessions.now())
-            crawler = self._crawler(session, caller, waiter.reply.channel(self._on_message(session, ask)))
-            parts = session, self._sessions, crawler, ask, self._limits
-            if plan.check_access:
-                refresh: Refresh = AccessCheck(*parts)
+            channel = waiter.reply.channel(self._on_message(session, ask))
+            crawler = Crawler(channel, self._counts, self._sessions, session)
+            parts = session, self._sessions, crawler, ask
+            if plan.crawl or plan.check_access:
+                refresh = Crawl(*parts) if plan.crawl else Refresh(*parts)
             else:
-                task_ids = [key for key in new if key is not None]
-                refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.tail, task_ids)
+                refresh = Delta(*parts, query, plan.tail, [key for key in new if key is not None])
             ask.begin(refresh.run())
             waits.add(ask)
         # Of an ask that began too early to be of use the error is ignored.

@@ -1,26 +1,26 @@
 """Requests of the gateway's own, in the name of the client whose query needs them: single, or page by page.
 
-In: a caller, whose channel takes the requests. Out: JSON-RPC responses, and pages of tasks.
+In: a session, and a channel that takes the requests. Out: JSON-RPC responses, and pages of tasks.
 Always: the id of a request is none that the client has out. A crawl ends: a repeated cursor is an error, or the end if
 it is empty; pages, and recoveries from refused cursors, have limits (DESIGN 6.11).
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from secrets import randbelow
 from typing import Any, Final
 
 import msgspec
 
-from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.task import Moment, Stamp, Task, TaskError, to_encode
-from gateway.tasks.single_flight import InFlightRequests, begun
-from gateway.tasks.transport_interfaces import Caller, Channel, Counts
+from gateway.mcp.task import Stamp, Task, TaskError, to_encode
+from gateway.tasks.session_indexes import Session, Sessions
+from gateway.tasks.single_flight import begun
+from gateway.tasks.transport_interfaces import Channel, Counts
 
 _RECOVERIES_MAX: Final = 10  # from refused cursors, in one crawl
 _REFUSALS_MAX: Final = 2  # ... of one: the page before it is read again, then all pages
@@ -73,13 +73,10 @@ class ListPage(msgspec.Struct):
 class Crawler:
     """Asks the upstream in the name of one caller."""
 
-    _caller: Caller
     _channel: Channel
-    _limits: IndexLimits
     _counts: Counts
-    _now: Callable[[], Moment]
-    _refuse: Callable[[], None]  # is told at once of an answer by which the upstream may serve the caller no more
-    _of_session: InFlightRequests
+    _sessions: Sessions
+    _session: Session
     requests: int = 0  # that were made
     ends_empty: bool = False  # the list that was read has an empty cursor for its end
     _refused_with: str = ""  # the last cursor
@@ -96,9 +93,9 @@ class Crawler:
         before: str | None = None  # of the page before it
         seen: set[int] = set()  # hashes: cursors may be long, and pages many
         refused = Counter[int]()  # cursors, the same
-        began, asking = self._now(), begun(self._ask_for_page(None))
+        began, asking = self._sessions.now(), begun(self._ask_for_page(None))
         try:
-            for count_left in range(self._limits.pages_max - 1, -1, -1):
+            for count_left in range(self._sessions.limits.pages_max - 1, -1, -1):
                 page, is_last = await asking, False
                 if page is not None:
                     repeats = hash(page.following) in seen
@@ -124,10 +121,10 @@ class Crawler:
                 if is_last:
                     self.ends_empty = page is None or page.is_behind_end
                     return
-            limit = f"index.pages_max ({self._limits.pages_max})"
+            limit = f"index.pages_max ({self._sessions.limits.pages_max})"
             raise UpstreamBroken(f"the upstream's tasks/list has more pages than {limit}")
         finally:
-            self._counts.crawl(self._caller.key.upstream, self._now().at - began.at)
+            self._counts.crawl(self._session.key.upstream, self._sessions.now().at - began.at)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             del asking  # as in `InFlight.join`
@@ -148,7 +145,7 @@ class Crawler:
         return None if page is None else await self._read(page)
 
     async def _ask_for_page(self, cursor: str | None) -> ListPage | None:
-        asked = self._now()
+        asked = self._sessions.now()
         try:
             response = await self.ask("tasks/list", {} if cursor is None else {"cursor": to_encode(cursor)})
         except UpstreamRefused as refused:
@@ -169,7 +166,7 @@ class Crawler:
             raise _no_tasks(error) from None
         if following is not None and len(following) > _CURSOR_CHARS_MAX:
             raise UpstreamBroken(f"a cursor of the upstream's tasks/list has more than {_CURSOR_CHARS_MAX} characters")
-        told = Stamp(asked, asked.order, self._now().order)
+        told = Stamp(asked, asked.order, self._sessions.now().order)
         return ListPage(raws, cursor, following, told, len(bytes(response.result)))
 
     async def _read(self, page: ListPage) -> ListPage:
@@ -181,7 +178,7 @@ class Crawler:
         except TaskError as error:
             raise _no_tasks(error) from None
         page.raws = []
-        self._counts.crawl_page(self._caller.key.upstream)
+        self._counts.crawl_page(self._session.key.upstream)
         return page
 
     async def ask(self, method: str, params: dict[str, Any]) -> Message:
@@ -190,7 +187,7 @@ class Crawler:
             return await self._ask_until_taken(method, params)
         except UpstreamRefused as refused:
             if refused.is_of_caller and not (refused.status == 404 and "cursor" in params):  # else that may be stale
-                self._refuse()
+                self._sessions.refuse(self._session)
             raise
 
     async def _ask_until_taken(self, method: str, params: dict[str, Any]) -> Message:
@@ -216,15 +213,15 @@ class Crawler:
 
     async def _ask(self, request: bytes, message_id: int, method: str, began_at: float) -> Message | None:
         """The response to one request; None if it was put off, to `_resumes_at`."""
-        timeout_s = self._limits.crawl_timeout
+        timeout_s = self._sessions.limits.crawl_timeout
         ends_at = began_at + timeout_s
         for attempt in range(_DROPS_MAX + 1):
             self.requests += 1
-            of_session = self._of_session
-            of_session.under_way, of_session.begun = of_session.under_way + 1, of_session.begun + 1
-            is_alone, number = of_session.under_way == 1, of_session.begun
+            in_flight = self._session.in_flight
+            in_flight.under_way, in_flight.begun = in_flight.under_way + 1, in_flight.begun + 1
+            is_alone, number = in_flight.under_way == 1, in_flight.begun
             try:
-                with self._counts.asking(self._caller.key.upstream, method):
+                with self._counts.asking(self._session.key.upstream, method):
                     async with asyncio.timeout_at(ends_at):
                         return await self._channel.ask(request, message_id)
             except TimeoutError:
@@ -237,7 +234,7 @@ class Crawler:
                 pause_s = refused.retry_after_s
                 if pause_s is not None:
                     pause_s = max(_PAUSE_MIN_S, pause_s)
-                elif refused.status in _BUSY and not (is_alone and of_session.begun == number):
+                elif refused.status in _BUSY and not (is_alone and in_flight.begun == number):
                     pause_s = _BUSY_S  # it may serve one request of a session at a time
                 else:
                     raise
@@ -247,7 +244,7 @@ class Crawler:
                 self._resumes_at = max(self._resumes_at, resumes_at)
                 return None
             finally:
-                of_session.under_way -= 1
+                in_flight.under_way -= 1
         raise AssertionError("unreachable")
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from time import time
 from typing import Any, Final
 
-from gateway.caller_identity import VARYING, Key, network, proof, rate_limit_key, telling, who
+from gateway.caller_identity import VARYING, Caller, Key, network, proof, rate_limit_key, telling, who
 from gateway.config import Config, Upstream
 from gateway.downstream.exchange import ClientRequest, Exchange
 from gateway.downstream.host_origin_check import HostCheck
@@ -103,22 +103,18 @@ class HttpCaller:
         """Whether the request is one of HTTP+SSE (2024-11-05): its response goes out on another stream."""
         return bool(_HTTP_SSE_SESSION.search(self.target)) and EVENT_STREAM not in self.headers.tokens(b"accept")
 
-    @property
-    def is_served(self) -> bool:
-        """Whether his lists may be filtered here (DESIGN 3.9, 3.11)."""
-        version = self.headers.get(b"mcp-protocol-version")
+    @cached_property
+    def asks(self) -> Caller:
+        """What must be known of him to answer his lists."""
+        version, given = self.headers.get(b"mcp-protocol-version"), self.head.headers.get(FILTER)
         is_later = version is not None and version > LAST_REVISION
-        return not (is_later or self.authenticates or self.is_of_http_sse)
-
-    @property
-    def asks_first(self) -> bytes:
-        """The revision and `Accept`, if the server may refuse the request for them, and so is asked (DESIGN 5.1)."""
-        version = self.headers.get(b"mcp-protocol-version")
-        accepted = {member.partition(b";")[0].strip() for member in self.headers.tokens(b"accept")}
-        accepts_both = b"*/*" in accepted or accepted >= {JSON, EVENT_STREAM}  # RFC 9110, 12.5.1
-        if version in (None, LAST_REVISION) and accepts_both:
-            return b""
-        return b"\n".join([version or b"", *self.headers.all(b"accept")]) or b"\n"
+        is_served = not (is_later or self.authenticates or self.is_of_http_sse)
+        criteria = None if given is None else given.decode("utf-8", "backslashreplace")
+        accepted = {member.partition(b";")[0].strip() for member in self.headers.tokens(b"accept")}  # RFC 9110, 12.5.1
+        asks_first = b""
+        if version not in (None, LAST_REVISION) or not (b"*/*" in accepted or accepted >= {JSON, EVENT_STREAM}):
+            asks_first = b"\n".join([version or b"", *self.headers.all(b"accept")]) or b"\n"
+        return Caller(self.key, is_served, criteria, asks_first, self.proof)
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
@@ -159,12 +155,6 @@ class HttpCaller:
         if origin is None:
             return Headers()
         return self.pool.context.cors.fields(origin, self.target, self.key.identity)
-
-    @property
-    def filter(self) -> str | None:
-        """The criteria in the header, for lists that have none of their own; None if there is no such field."""
-        value = self.head.headers.get(FILTER)
-        return None if value is None else value.decode("utf-8", "backslashreplace")
 
     @property
     def session_id(self) -> bytes:

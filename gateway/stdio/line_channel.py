@@ -1,4 +1,4 @@
-"""stdio: the caller, channel and reply of tasks/transport_interfaces.py, over a server's standard streams.
+"""stdio: the channel and reply of tasks/transport_interfaces.py, over a server's standard streams.
 
 In: lines. Out: the same lines, and between them the gateway's own. Always: no line stands inside another; the response
 to a request of the gateway's own stays here, and nothing else does (DESIGN 11.2, 11.3).
@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.caller_identity import STDIO
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable, shown
 from gateway.mcp import jsonrpc
 from gateway.mcp.client_message import ClientMessage
@@ -30,13 +29,7 @@ CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so
 
 
 class StdioCaller:
-    """The client, and the channel for requests in its name, whose ids the client has not out."""
-
-    key = STDIO
-    asks_first = b""  # no field goes with a message, so the server would refuse none
-    proof = ""
-    filter = None
-    is_served = True
+    """The channel for requests in the client's name, whose ids the client has not out."""
 
     def __init__(self, outlet: Outlet, unanswered: "Unanswered") -> None:
         self._outlet = outlet

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, closing, nullcontext, suppress
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from gateway.caller_identity import STDIO
+from gateway.caller_identity import STDIO, Caller
 from gateway.config import Address, Config, StdioConfig
 from gateway.errors import GatewayError, Internal, Overloaded, printable, without_frames
 from gateway.mcp import jsonrpc
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskgate.request")
 
+_ASKS: Final = Caller(STDIO)
 _UNREAD: Final = ClientMessage()  # a request of which nothing but the id is known
 _OUT_HELP: Final = "Requests to the server that have not ended."
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
@@ -63,7 +64,7 @@ class StdioProxy:
         self.sessions.lives = self._counts.lives
         self._unanswered = Unanswered()
         self._caller = StdioCaller(server, self._unanswered)
-        self._answerer = Answerer(self.sessions, config.index, self._counts, self._clock)
+        self._answerer = Answerer(self.sessions, self._counts)
         self._answering: set[asyncio.Task[None]] = set()
 
     async def _carry(
@@ -114,7 +115,7 @@ class StdioProxy:
         if message is None:
             self._pass_unread(line)
             return False
-        position = self._answerer.position(self._caller, message) if isinstance(message, ListRequest) else PASSES
+        position = self._answerer.position(_ASKS, message) if isinstance(message, ListRequest) else PASSES
         if isinstance(message, ListRequest) and not isinstance(position, Passes):
             await self._to_client.drain_own()  # a client that takes no answers is not read beyond its next query
             is_full = len(self._answering) >= self._limits.connections_max
@@ -148,7 +149,7 @@ class StdioProxy:
             if is_full:
                 raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
             reservation.hold(size_bytes)
-            await self._answerer.answer(reply, self._caller, message, position)
+            await self._answerer.answer(reply, _ASKS, message, position)
         except Exception as error:
             failed = error if isinstance(error, GatewayError) else Internal()
             if failed is not error:

@@ -8,5 +8,5 @@ exchange_observer      what an exchange tells of tasks, and the edit of `initial
 lifecycle_counts       the lives of all tasks that were seen, for metrics
 single_flight          what is being asked of the server, and the queries that wait for it
 rate_and_ttl_guards    limits on what clients may ask of tasks, off unless configured
-transport_interfaces   what it needs of its surroundings: the caller, the ways to the server and back, counts
+transport_interfaces   what it needs of its surroundings: the ways to the server and back, counts
 """

@@ -6,7 +6,7 @@ goes to the first waiting query whose client keeps reading (DESIGN 5.7).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -21,16 +21,15 @@ _TOKEN_STARTS: Final = tuple(b"%c" % c for c in b'"-0123456789')  # a progress t
 class Waiter:
     """The way to one requestor for messages ahead of its answer."""
 
-    def __init__(self, reply: Reply, progress_token: bytes, clock: Callable[[], float]) -> None:
+    def __init__(self, reply: Reply, progress_token: bytes) -> None:
         self.reply = reply
         self._progress_token = progress_token if progress_token[:1] in _TOKEN_STARTS else b""
-        self._clock = clock
         self._progress_due_at = 0.0
         self._progress = 0  # the number of tasks last told
 
     def progress(self, tasks: int) -> None:
         """Tell how many tasks have been read so far, at intervals, if the requestor asked for progress."""
-        now = self._clock()
+        now = asyncio.get_running_loop().time()
         if not self._progress_token or now < self._progress_due_at or tasks <= self._progress or self.reply.is_full:
             return
         self._progress_due_at, self._progress = now + _PROGRESS_INTERVAL_S, tasks

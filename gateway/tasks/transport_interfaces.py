@@ -1,11 +1,10 @@
-"""What `tasks/` needs of its surroundings: the caller, the ways to the server and back, counts."""
+"""What `tasks/` needs of its surroundings: the ways to the server and back, counts."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.caller_identity import Key
 from gateway.mcp.jsonrpc import Message
 
 
@@ -17,30 +16,6 @@ class Channel(Protocol):
 
     async def ask(self, request: bytes, message_id: int) -> Message:
         """The response to one JSON-RPC request of that id. Raises GatewayError; a JSON-RPC error is a response."""
-
-
-class Caller(Protocol):
-    """The client that asks, for the time of one request."""
-
-    @property
-    def key(self) -> Key:
-        """The key of the caller's session."""
-
-    @property
-    def filter(self) -> str | None:
-        """The criteria beside the message, for a list that has none of its own."""
-
-    @property
-    def is_served(self) -> bool:
-        """Whether his lists may be filtered here (DESIGN 3.9, 3.11)."""
-
-    @property
-    def asks_first(self) -> bytes:
-        """What the server may refuse this request for though it accepts the gateway's own (DESIGN 5.1); or empty."""
-
-    @property
-    def proof(self) -> str:
-        """The header field that proves this request and no other, so that none can be made in its name; or empty."""
 
 
 class Reply(Protocol):
