@@ -96,7 +96,7 @@ class Answerer:
         where it would pass, unless another taskgate is behind this one.
         """
         is_no_text = not message.is_strict and jsonrpc.REPLACEMENT.encode() in message.id
-        native = self._sessions.servers.native(caller.key)
+        native = self._sessions.native(caller.key)
         passes = not caller.is_served or is_no_text or native is not None
         spelled_ = None if native is not None and native.is_taskgate else caller.filter
         if not passes and message.position is not None:

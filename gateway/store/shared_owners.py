@@ -25,7 +25,6 @@ from gateway.store.redis_schema import DOUBT, Heard, RedisStore, entry_of, entry
 from gateway.tasks.single_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
-_AT_ONCE: Final = 200  # entries
 _IN_A_TURN: Final = 50  # tasks that are learnt
 _MAKINGS_MAX: Final = 4  # of one task, the last of them that which counts
 _LONGER: Final = 1.5  # the store keeps a task than a replica
@@ -179,11 +178,11 @@ class SharedOwn(OwnTasks):
 
     def tell_all(self) -> Iterator[None]:
         """Tell the store again whose each task is, piece by piece. What it has stays in its order."""
-        for count, ((server, task_id), making) in enumerate(list(self.makings.items()), 1):
-            if self.owns(making.owners, task_id):
-                self._tell(server, task_id, making, is_new=False)
-            if count % _AT_ONCE == 0:
-                yield
+        for some in slices(list(self.makings.items())):
+            for (server, task_id), making in some:
+                if self.owns(making.owners, task_id):
+                    self._tell(server, task_id, making, is_new=False)
+            yield
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=TTL_S_MAX)]

@@ -25,9 +25,8 @@ class Said(Storable[OfAll]):
 
 
 class CapabilityCache:
-    def __init__(self, clock: Callable[[], float], may_filter: bool = True) -> None:
-        """`may_filter`: else the gateway answers for those too that filter by themselves."""
-        self._clock, self._may_filter = clock, may_filter
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self.said: Stored[OfAll, Said] = Stored(Space(0, CAPABILITIES_MAX, CAPABILITIES_IDLE_S))
 
     def note(self, key: Key, server: Server) -> None:
@@ -46,8 +45,3 @@ class CapabilityCache:
         if is_use:
             self.said.touch(said, now)
         return said.server
-
-    def native(self, key: Key) -> Server | None:
-        """The server of a session, if it filters its lists by itself. The session counts as used now."""
-        server = self.get(key)
-        return server if self._may_filter and server is not None and not server.filtered_here else None

@@ -225,11 +225,6 @@ class Record(msgspec.Struct, eq=False, weakref=True):
             and (one.source or self.index.get(i) is not None)
         ]
 
-    def validate(self, task_id: str, asked: int) -> None:
-        """What was asked for then says enough of a task."""
-        entry = self.index.entries[task_id]
-        self.index.set(msgspec.structs.replace(entry, stale=_left_stale(entry.stale, asked)))
-
     # ---- own answers ----
 
     def answered(self, task_id: str, shown: Task | None, told: Stamp, now: Moment, page: int = UNLISTED) -> None:
@@ -311,9 +306,9 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         for task_id, stale in list(index.stale.items()):
             if stale.blocks_from == PUT_OFF:
                 stale.blocks_from = ALL
-            if index.get(task_id) is not None:
+            if (entry := index.get(task_id)) is not None:
                 if not self.asks_by_id:
-                    self.validate(task_id, told.asked)
+                    index.set(msgspec.structs.replace(entry, stale=_left_stale(stale, told.asked)))
             elif stale.source is Source.BY_ERROR:
                 index.set(msgspec.structs.replace(index.entries[task_id], stale=None))
         for entry in list(index.gone.values()):

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.errors import TooLarge
+from gateway.mcp.capabilities import Server
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task_observations import Observation
 from gateway.owners.eviction import Space, Storable, Stored
@@ -146,7 +147,7 @@ class Sessions:
     ) -> None:
         """`make_own_tasks` makes the owners of tasks, if each caller has his own alone."""
         self.own_tasks = None if make_own_tasks is None else make_own_tasks(limits, self.now, self._lose)
-        self.servers = CapabilityCache(clock, may_filter=self.own_tasks is None)
+        self.servers = CapabilityCache(clock)
         self.know_get = set[ServerKey]()  # have answered a `tasks/get`: -32601 is an error like others (DESIGN 6.12)
         self.lives: Lives | None = None  # of the tasks that are seen, unless metrics have none
         self.replicas: Replicas | None = None
@@ -211,6 +212,11 @@ class Sessions:
                 self.stored.remove(key)
             self.keep(session)
 
+    def native(self, key: Key) -> Server | None:
+        """The server of a session, if it filters its lists, and not the gateway. The session counts as used now."""
+        server = self.servers.get(key)
+        return server if self.own_tasks is None and server is not None and not server.filtered_here else None
+
     def know_server(self, session: Session) -> None:
         if (server := self.servers.get(session.key, is_use=False)) is not None:
             session.record.index.default_method = server.default_method
@@ -248,7 +254,7 @@ class Sessions:
                 session.record.index.set(absent(task_id))
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
-        if self.servers.native(key):
+        if self.native(key):
             return
         session, shown = self.find(key), said.shown_ids
         is_unknown = session is None or said.denied not in session.record.index.entries

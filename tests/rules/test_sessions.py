@@ -110,7 +110,7 @@ def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: 
     servers.note(KEY, Server(True, methods))
     assert servers.get(KEY) == Server(True, kept)
     servers.note(KEY, Server(False, methods))
-    assert servers.native(KEY)
+    assert servers.get(KEY) == Server(False, kept)
 
 
 def test_what_initialize_said_stays_while_a_client_polls_a_task_that_no_query_has_asked_for() -> None:
