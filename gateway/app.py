@@ -26,9 +26,8 @@ from gateway.operate.metrics import Gauge
 from gateway.owners.task_owners import OwnTasks
 from gateway.proxy import Proxy
 from gateway.relay import routes
-from gateway.tasks.capability_cache import CAPABILITIES_IDLE_S
 from gateway.tasks.rate_and_ttl_guards import guards_of
-from gateway.tasks.session_indexes import Sessions
+from gateway.tasks.session_indexes import CAPABILITIES_IDLE_S, Sessions
 from gateway.transport import base_connection, memory_budget, repeated_log_lines, tls_certificates
 from gateway.upstream.dial import Dialer
 from gateway.upstream.upstream_set import Pools, dialers_of

@@ -57,7 +57,7 @@ class Proxy:
         own, bytes_max = sessions.own_tasks, config.limits.inspected_body_bytes_max
         self._own = None if own is None else OwnTasksGuard(own, sessions, bytes_max)
         self._reads = guards is not None or own is not None, own is not None  # what is read of messages
-        self._answerer = Answerer(sessions, metrics)
+        self._answerer = Answerer(sessions, config.index, metrics)
 
     async def handle(self, exchange: Exchange) -> None:
         """One request of a client, from its head to the end of its response."""

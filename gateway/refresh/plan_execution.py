@@ -102,7 +102,7 @@ class Refresh:
         await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 
     async def _ask_for_one(self, task_id: str) -> None:
-        session, asked, limits = self._session, self._sessions.now(), self._sessions.limits
+        session, asked, limits = self._session, self._sessions.now(), self._crawler.limits
         response: jsonrpc.Message | None = None
         try:
             response = await self._answer_about(task_id)
@@ -242,7 +242,7 @@ class Crawl(Refresh):
 
     async def _recheck_unlisted(self, began: Moment) -> None:
         """Ask again for unlisted tasks where `full_crawl_interval` or a doubt demands it, but those told of lately."""
-        record, interval_s = self._record, self._sessions.limits.full_crawl_interval
+        record, interval_s = self._record, self._crawler.limits.full_crawl_interval
         doubted, oldest_s = record.doubted, began.at - interval_s
         if record.unlisted_as_of.at < oldest_s or record.unlisted_as_of.order <= doubted:
             recent_s = began.at - interval_s / 2
@@ -279,7 +279,7 @@ class Delta(Refresh):
         asking = self._ask_for(self._task_ids)
         await (together(self._read_tail(), asking) if self._reads_tail else asking)
         record = self._record
-        was_due = self._reads_tail or record.live_as_of.at < began.at - self._sessions.limits.max_age
+        was_due = self._reads_tail or record.live_as_of.at < began.at - self._crawler.limits.max_age
         if was_due and may_match_all_live(self._query):
             record.live_as_of = _oldest(record.index.live(self._query), began)
 

@@ -17,6 +17,7 @@ import orjson
 
 from gateway import errors
 from gateway.caller_identity import Caller
+from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.task import Moment
@@ -82,8 +83,9 @@ class Answer(NamedTuple):
 
 
 class Answerer:
-    def __init__(self, sessions: Sessions, counts: Counts) -> None:
+    def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts) -> None:
         self._sessions = sessions
+        self._limits = limits  # a reload makes another answerer
         self._counts = counts
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
         self._next_at: dict[str, float] = {}  # when a criterion may be named in the log again
@@ -179,7 +181,7 @@ class Answerer:
     def _answer_or_plan(self, session: Session, position: Position, came: Moment) -> Answer | planning.Plan:
         """The answer to a query that came then; or what must be asked of the upstream first."""
         session.mark_seen(came)
-        record, limits, now = session.record, self._sessions.limits, (self._sessions.now().at, time.time())
+        record, limits, now = session.record, self._limits, (self._sessions.now().at, time.time())
         plan = planning.plan(record, position.query, self._need(session, came), session.owns)
         if not plan.nothing:
             return plan
@@ -192,14 +194,13 @@ class Answerer:
         return Answer(page, now[1] - (now[0] - oldest_s))
 
     def _need(self, session: Session, came: Moment) -> planning.Need:
-        limits = self._sessions.limits
-        return planning.need_of(session.record, came, limits.max_age, limits.full_crawl_interval)
+        return planning.need_of(session.record, came, self._limits.max_age, self._limits.full_crawl_interval)
 
     async def _ask_first(self, session: Session, asks: bytes, waiter: Waiter) -> None:
         """Ask the server once as the caller does, if it may refuse that alone (DESIGN 5.1). Raises GatewayError."""
         record, asked = session.record, self._sessions.now()
         asked_as, at = record.asked_as
-        is_known = asked_as == asks and asked.at - at < self._sessions.limits.max_age
+        is_known = asked_as == asks and asked.at - at < self._limits.max_age
         if not asks or (is_known and not record.needs_access_check(asked.order)):
             return
         waiter.reply.owe(1)
@@ -210,7 +211,7 @@ class Answerer:
                 await waiter.reply.drain()
 
         channel = waiter.reply.channel(on_message, as_it_came=True)
-        response = await Crawler(channel, self._counts, self._sessions, session).ask("tasks/list", {})
+        response = await Crawler(channel, self._limits, self._counts, self._sessions, session).ask("tasks/list", {})
         if bytes(response.error):
             raise errors.UpstreamFailed(bytes(response.error))
         record.asked_as = asks, asked.at
@@ -268,7 +269,7 @@ class Answerer:
             waiter.reply.owe(len(new))  # those that joined owe nothing: it is asked once
             ask = InFlight(in_flight, new, self._sessions.now())
             channel = waiter.reply.channel(self._on_message(session, ask))
-            crawler = Crawler(channel, self._counts, self._sessions, session)
+            crawler = Crawler(channel, self._limits, self._counts, self._sessions, session)
             parts = session, self._sessions, crawler, ask
             if plan.crawl or plan.check_access:
                 refresh = Crawl(*parts) if plan.crawl else Refresh(*parts)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc, task, task_observations
 from gateway.mcp.jsonrpc import Message
@@ -74,6 +75,7 @@ class Crawler:
     """Asks the upstream in the name of one caller."""
 
     _channel: Channel
+    limits: IndexLimits  # those in force when its query came
     _counts: Counts
     _sessions: Sessions
     _session: Session
@@ -95,7 +97,7 @@ class Crawler:
         refused = Counter[int]()  # cursors, the same
         began, asking = self._sessions.now(), begun(self._ask_for_page(None))
         try:
-            for count_left in range(self._sessions.limits.pages_max - 1, -1, -1):
+            for count_left in range(self.limits.pages_max - 1, -1, -1):
                 page, is_last = await asking, False
                 if page is not None:
                     repeats = hash(page.following) in seen
@@ -121,7 +123,7 @@ class Crawler:
                 if is_last:
                     self.ends_empty = page is None or page.is_behind_end
                     return
-            limit = f"index.pages_max ({self._sessions.limits.pages_max})"
+            limit = f"index.pages_max ({self.limits.pages_max})"
             raise UpstreamBroken(f"the upstream's tasks/list has more pages than {limit}")
         finally:
             self._counts.crawl(self._session.key.upstream, self._sessions.now().at - began.at)
@@ -213,13 +215,12 @@ class Crawler:
 
     async def _ask(self, request: bytes, message_id: int, method: str, began_at: float) -> Message | None:
         """The response to one request; None if it was put off, to `_resumes_at`."""
-        timeout_s = self._sessions.limits.crawl_timeout
+        session, timeout_s = self._session, self.limits.crawl_timeout
         ends_at = began_at + timeout_s
         for attempt in range(_DROPS_MAX + 1):
             self.requests += 1
-            in_flight = self._session.in_flight
-            in_flight.under_way, in_flight.begun = in_flight.under_way + 1, in_flight.begun + 1
-            is_alone, number = in_flight.under_way == 1, in_flight.begun
+            session.under_way, session.begun = session.under_way + 1, session.begun + 1
+            is_alone, number = session.under_way == 1, session.begun
             try:
                 with self._counts.asking(self._session.key.upstream, method):
                     async with asyncio.timeout_at(ends_at):
@@ -234,7 +235,7 @@ class Crawler:
                 pause_s = refused.retry_after_s
                 if pause_s is not None:
                     pause_s = max(_PAUSE_MIN_S, pause_s)
-                elif refused.status in _BUSY and not (is_alone and in_flight.begun == number):
+                elif refused.status in _BUSY and not (is_alone and session.begun == number):
                     pause_s = _BUSY_S  # it may serve one request of a session at a time
                 else:
                     raise
@@ -244,7 +245,7 @@ class Crawler:
                 self._resumes_at = max(self._resumes_at, resumes_at)
                 return None
             finally:
-                in_flight.under_way -= 1
+                session.under_way -= 1
         raise AssertionError("unreachable")
 
 

@@ -64,7 +64,7 @@ class StdioProxy:
         self.sessions.lives = self._counts.lives
         self._unanswered = Unanswered()
         self._caller = StdioCaller(server, self._unanswered)
-        self._answerer = Answerer(self.sessions, self._counts)
+        self._answerer = Answerer(self.sessions, config.index, self._counts)
         self._answering: set[asyncio.Task[None]] = set()
 
     async def _carry(

@@ -57,13 +57,12 @@ async def exchange(connection: Any, commands: list[Command]) -> list[Any]:
     return results
 
 
-class NoPrimary(Exception):
-    """The server takes in nothing, for good: it is a replica, or no store at all."""
-
-
 @asynccontextmanager
 async def connect(url: str) -> AsyncIterator[Any]:
-    """A new connection to a primary, for as long as the context lasts. Raises NoPrimary, and what redis-py raises."""
+    """A new connection to a primary, for as long as the context lasts. Raises what redis-py raises.
+
+    ConnectionError: the server takes in nothing, for good. It is a replica, or no store at all.
+    """
     given: dict[str, Any] = dict(parse_url(url))
     kind = given.pop("connection_class", Connection)
     connection = kind(protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None, **given)
@@ -74,9 +73,9 @@ async def connect(url: str) -> AsyncIterator[Any]:
         # Who does not answer it may be a primary.
         told = {} if isinstance(said, ResponseError) else dict(zip(said[::2], said[1::2], strict=False))
         if told.get(b"mode") == b"sentinel":
-            raise NoPrimary("it is a Sentinel: store.url must name the primary")
+            raise ConnectionError("it is a Sentinel: store.url must name the primary")
         if told.get(b"role") not in (b"master", b"primary", None):
-            raise NoPrimary("it is a replica: store.url must name the primary")
+            raise ConnectionError("it is a replica: store.url must name the primary")
         yield connection
     finally:
         with suppress(Exception):
@@ -272,7 +271,7 @@ class Pipeline:
                 self.waiting.write(("UNLINK", _MARK), owed=True)  # so all replicas tell everything again
             refused = [error for error in errors if error not in wrong]
             if demoted := [error for error in errors if is_of_replica(error)]:
-                raise NoPrimary(f"it is a replica, no longer the primary: {demoted[0]}")
+                raise ConnectionError(f"it is a replica, no longer the primary: {demoted[0]}")
             return refused
         finally:
             self._out_since = None

@@ -23,10 +23,9 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
 from gateway.store.redis_schema import DOUBT, Heard, RedisStore, entry_of, entry_of_gone, slices, updates_in
 from gateway.store.shared_owners import SharedOwn
-from gateway.tasks.capability_cache import Said
 from gateway.tasks.index import Source, Stale, TaskEntry
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Record
-from gateway.tasks.session_indexes import Session, Sessions
+from gateway.tasks.session_indexes import Said, Session, Sessions
 
 _server = msgspec.json.Decoder(Server)
 _FRESH = Stale(0, 0, Source.BY_ERROR)
@@ -71,7 +70,7 @@ class SharedTasks:
         self._heard = WeakKeyDictionary[Record, Heard]()
         self._hears = False  # what others have told is not told again
         self._own = sessions.own_tasks if isinstance(sessions.own_tasks, SharedOwn) else None
-        sessions.replicas, sessions.servers.said.tell = self, self._opened
+        sessions.replicas, sessions.said.tell = self, self._opened
         sessions.stored.tell = lambda session: store.add(session.key, ())  # what the store has of it is kept
 
     def _opened(self, said: Said) -> None:
@@ -134,13 +133,13 @@ class SharedTasks:
 
     def _hear_server(self, session: Session, value: bytes | None) -> None:
         server = None if value is None else decoded(_server, value)
-        if server is not None and self._sessions.servers.get(session.key, is_use=False) is None:
-            self._sessions.servers.note(session.key, server)
+        if server is not None and self._sessions.server_of(session.key, is_use=False) is None:
+            self._sessions.note_server(session.key, server)
         self._sessions.know_server(session)  # another query may have noted it meanwhile
 
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
-        for some_said in slices(self._sessions.servers.said.all()):
+        for some_said in slices(self._sessions.said.all()):
             for said in some_said:
                 self._opened(said)
             yield

@@ -2,8 +2,7 @@
 
 index                  what is known of each task of one session: one entry, and what is derived from all
 reconciliation         what changes an entry: answers, and what passes
-session_indexes        the indexes of all sessions: whose they are, when they go
-capability_cache       what `initialize` said in each session
+session_indexes        the indexes of all sessions: whose they are, when they go; what `initialize` said in each
 exchange_observer      what an exchange tells of tasks, and the edit of `initialize`
 lifecycle_counts       the lives of all tasks that were seen, for metrics
 single_flight          what is being asked of the server, and the queries that wait for it

@@ -4,7 +4,8 @@ In: keys of callers, what passes between them and their servers. Out: `Session`s
 Always: the key of a session is its upstream, request target, `Mcp-Session-Id` and identity (DESIGN 7). One origin may
 serve several MCP endpoints, so the target counts. A session is stored once the upstream has answered its caller. One
 that a query uses stays; one that was never accepted goes with its last query. All stored ones together hold
-`memory_bytes_max` at most: the least recently used is evicted first. One that is idle for `idle_timeout` expires.
+`memory_bytes_max` at most: the least recently used is evicted first. One that is idle for `idle_timeout` expires. What
+`initialize` said cannot be asked for again, so it is kept longer.
 """
 
 import asyncio
@@ -12,7 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, count
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
 
 from gateway import config
 from gateway.caller_identity import Key, ServerKey
@@ -23,16 +26,30 @@ from gateway.mcp.task_observations import Observation
 from gateway.owners.eviction import Space, Storable, Stored
 from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import Lost, OwnTasks
-from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Intercepted
-from gateway.tasks.index import Changed, Index, Source, Stale, TaskEntry, absent
+from gateway.tasks.index import METHOD_CHARS_MAX, Changed, Index, Source, Stale, TaskEntry, absent
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.reconciliation import MARKS_MAX, PUT_OFF, Record
-from gateway.tasks.single_flight import InFlightRequests
+from gateway.tasks.single_flight import InFlight
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _FORGOTTEN_AT_ONCE: Final = 200
+CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
+CAPABILITIES_IDLE_S: Final = 24 * 3600.0
 FAILURES_MAX: Final = 3  # of own requests, in a row, for a stale task that the index lacks
+
+
+OfAll: TypeAlias = tuple[ServerKey, bytes, bytes]
+"""A session, for every identity: a token may be renewed in the middle of one."""
+
+
+class Said(Storable[OfAll]):
+    """What `initialize` said in a session."""
+
+    size_bytes = 0  # only their number is limited
+
+    def __init__(self, key: OfAll, server: Server) -> None:
+        self.key, self.server = key, server
 
 
 class Session(Storable[Key]):
@@ -43,7 +60,8 @@ class Session(Storable[Key]):
         self.record = Record(Index(changed))
         self._seen, self._changed = seen, changed
         self.owners = seen.owners_of(key)  # of the ids that the caller has seen
-        self.in_flight = InFlightRequests()
+        self.in_flight: dict[str | None, InFlight] = {}  # what is being asked: a task under its id, pages under None
+        self.under_way = self.begun = 0  # requests of the gateway's own, now and in all
 
     @property
     def size_bytes(self) -> int:
@@ -147,7 +165,7 @@ class Sessions:
     ) -> None:
         """`make_own_tasks` makes the owners of tasks, if each caller has his own alone."""
         self.own_tasks = None if make_own_tasks is None else make_own_tasks(limits, self.now, self._lose)
-        self.servers = CapabilityCache(clock)
+        self.said: Stored[OfAll, Said] = Stored(Space(0, CAPABILITIES_MAX, CAPABILITIES_IDLE_S))
         self.know_get = set[ServerKey]()  # have answered a `tasks/get`: -32601 is an error like others (DESIGN 6.12)
         self.lives: Lives | None = None  # of the tasks that are seen, unless metrics have none
         self.replicas: Replicas | None = None
@@ -183,7 +201,7 @@ class Sessions:
 
     def _forget(self, servers: set[ServerKey]) -> Iterator[None]:
         """Forget them bit by bit: nobody asks for any of it."""
-        places: tuple[Stored[Any, Any], ...] = self.stored, self._seen.stored, self.servers.said
+        places: tuple[Stored[Any, Any], ...] = self.stored, self._seen.stored, self.said
         theirs = [(place, one.key) for place in places for one in place.all() if one.key[0] in servers]
         for number, (place, key) in enumerate(theirs, 1):
             place.remove(key)
@@ -212,13 +230,31 @@ class Sessions:
                 self.stored.remove(key)
             self.keep(session)
 
+    def note_server(self, key: Key, server: Server) -> None:
+        """`initialize` has described the server of a session."""
+        # The list of task methods may take 64 KiB. Only a single method is ever used.
+        methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
+        server, now = msgspec.structs.replace(server, methods=methods if len(methods) == 1 else ()), self._clock()
+        self.said.expire(now)
+        self.said.remove(key.of_all)
+        self.said.use(Said(key.of_all, server), now)
+
+    def server_of(self, key: Key, is_use: bool = True) -> Server | None:
+        """The server of a session, None if its `initialize` was not seen. `is_use`: it counts as used now."""
+        said, now = self.said.get(key.of_all), self._clock()
+        if said is None or now - said.used_at >= CAPABILITIES_IDLE_S:
+            return None
+        if is_use:
+            self.said.touch(said, now)
+        return said.server
+
     def native(self, key: Key) -> Server | None:
         """The server of a session, if it filters its lists, and not the gateway. The session counts as used now."""
-        server = self.servers.get(key)
+        server = self.server_of(key)
         return server if self.own_tasks is None and server is not None and not server.filtered_here else None
 
     def know_server(self, session: Session) -> None:
-        if (server := self.servers.get(session.key, is_use=False)) is not None:
+        if (server := self.server_of(session.key, is_use=False)) is not None:
             session.record.index.default_method = server.default_method
 
     def _new(self, key: Key) -> Session:
@@ -283,7 +319,7 @@ class Sessions:
         `is_unique`: its caller proves each request. No answer could show what is noted, so only the server is (5.9).
         """
         if intercepted.server is not None:
-            self.servers.note(opened or key, intercepted.server)
+            self.note_server(opened or key, intercepted.server)
         if (said := intercepted.observation) is not None:
             if self.lives is not None:
                 self.lives.observe(key, said, intercepted.asked)
@@ -297,7 +333,7 @@ class Sessions:
 
     def drop_all(self, key: Key) -> None:
         """A session was ended: drop what is known of it, for every identity. Its users keep it, empty."""
-        self.servers.said.remove(key.of_all)
+        self.said.remove(key.of_all)
         self._seen.end_all(key)
         sessions = self.stored.of_group(key.of_all)
         for session in sessions:

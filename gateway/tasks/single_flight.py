@@ -40,7 +40,7 @@ class Waiter:
 class InFlight:
     """Requests to the upstream that are under way, and the queries that wait for them."""
 
-    def __init__(self, in_flight: "InFlightRequests", keys: Sequence[str | None], began: Moment) -> None:
+    def __init__(self, in_flight: "dict[str | None, InFlight]", keys: Sequence[str | None], began: Moment) -> None:
         self._in_flight_requests = in_flight
         self._keys: list[str | None] = []
         self.began = began
@@ -114,13 +114,6 @@ class InFlight:
         """Let no further query join."""
         self.has_ended = True
         self.release(*self._keys)
-
-
-class InFlightRequests(dict[str | None, InFlight]):
-    """What is being asked for one session: a task under its id, pages under None."""
-
-    under_way = 0  # requests to the upstream
-    begun = 0  # so many in all
 
 
 def begun(work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":

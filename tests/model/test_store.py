@@ -335,4 +335,4 @@ async def test_a_value_that_comes_after_the_session_was_cleared_says_nothing(rig
     await asyncio.sleep(WIRE_S)
     session.clear()
     await work
-    assert rig.sessions.servers.get(KEY) is None
+    assert rig.sessions.server_of(KEY) is None

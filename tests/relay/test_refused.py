@@ -46,7 +46,7 @@ def kept(rig: Rig) -> dict[str, Any]:
     told = [pool.context.cors for pool in app._pools.of.values()]
     notes = {
         "stored": [session.key for session in sessions.stored.all()],
-        "servers": list(sessions.servers.said.all()),
+        "servers": list(sessions.said.all()),
         "drifts": [
             len(pool.context.drift.sessions) for pool in app._pools.of.values() if len(pool.context.drift.sessions)
         ],

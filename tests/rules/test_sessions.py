@@ -12,7 +12,6 @@ from gateway.mcp.ids_in_messages import Made
 from gateway.mcp.task import Moment, Stamp, Written
 from gateway.mcp.task_observations import Observation
 from gateway.owners.task_owners import OwnTasks
-from gateway.tasks.capability_cache import CapabilityCache
 from gateway.tasks.exchange_observer import Pending, begin
 from gateway.tasks.session_indexes import Session, Sessions
 from tests.rules import plain
@@ -106,23 +105,23 @@ def test_a_key_is_short_however_long_what_it_tells_apart() -> None:
     ],
 )
 def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: tuple[str, ...]) -> None:
-    servers = CapabilityCache(Clock())
-    servers.note(KEY, Server(True, methods))
-    assert servers.get(KEY) == Server(True, kept)
-    servers.note(KEY, Server(False, methods))
-    assert servers.get(KEY) == Server(False, kept)
+    store = sessions(Clock())
+    store.note_server(KEY, Server(True, methods))
+    assert store.server_of(KEY) == Server(True, kept)
+    store.note_server(KEY, Server(False, methods))
+    assert store.native(KEY)
 
 
 def test_what_initialize_said_stays_while_a_client_polls_a_task_that_no_query_has_asked_for() -> None:
     clock = Clock()
     store = sessions(clock)
-    store.servers.note(KEY, Server(True, ("tools/call",)))
+    store.note_server(KEY, Server(True, ("tools/call",)))
     request = plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t-1"}}')
     said = b'{"jsonrpc":"2.0","id":1,"result":{"taskId":"t-1","status":"working"}}'
     for _ in range(26 * 6):
         clock.now += 600
         store.note(KEY, begin(request, store.now).read(said, jsonrpc.parse(said)))
-    assert store.servers.get(KEY, is_use=False) is not None
+    assert store.server_of(KEY, is_use=False) is not None
 
 
 @pytest.mark.parametrize(
