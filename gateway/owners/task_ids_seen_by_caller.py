@@ -114,17 +114,18 @@ class Owners:
             (self.stored.use if new else self.stored.touch)(seen, now.at)
 
     def deny(self, owners: Iterable[OwnerKey], task_id: str, asked: int, had_it: bool) -> None:
-        for owner in owners:
-            if (seen := self.stored.get(owner)) is not None:
-                seen.deny(task_id, asked, had_it)
+        for seen in self._of(owners):
+            seen.deny(task_id, asked, had_it)
 
     def of(self, owners: Iterable[OwnerKey], now: Moment) -> Iterator[SeenIds]:
         """The ids of each owner of a caller, who uses them now."""
         self.stored.expire(now.at)
-        for owner in owners:
-            if (seen := self.stored.get(owner)) is not None:
-                self.stored.touch(seen, now.at)
-                yield seen
+        for seen in self._of(owners):
+            self.stored.touch(seen, now.at)
+            yield seen
+
+    def _of(self, owners: Iterable[OwnerKey]) -> Iterator[SeenIds]:
+        return (seen for owner in owners if (seen := self.stored.get(owner)) is not None)
 
     def owns(self, owners: Sequence[OwnerKey], *task_ids: object) -> bool:
         return True

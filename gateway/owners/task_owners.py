@@ -98,7 +98,6 @@ class OwnTasks(Owners):
         self.makings[server, task_id] = making
         for owner in owners:
             his = self.stored.get(owner) or OwnIds(owner, self.forget_heard)
-            assert isinstance(his, OwnIds)
             his.put(task_id, now.order)
             self.stored.use(his, now.at)
 
@@ -109,6 +108,8 @@ class OwnTasks(Owners):
     def take_away(self, owner: OwnerKey, task_id: str) -> None:
         for ids in self._of([owner]):
             ids.drop(task_id)
+            if not ids:
+                self.stored.remove(owner)
             self._lost(task_id, [owner])
 
     def sweep(self, count: int = _VISITED_AT_ONCE) -> None:
@@ -124,8 +125,6 @@ class OwnTasks(Owners):
                     if ids.get(task_id) != DENIED:
                         self.forget_heard(ids.key)
                     self.take_away(ids.key, task_id)
-                    if not ids:
-                        self.stored.remove(ids.key)
             if making is not None and not self.owns(making.owners, task_id):
                 del self.makings[server, task_id]
         if len(names) < count:
@@ -182,6 +181,3 @@ class OwnTasks(Owners):
         elif (made := made_by(message, data, asks=request.is_observed)) is not None:
             self.make(server, owners, made)
         return answers or self.owns(owners, *told_of(message, data))
-
-    def _of(self, owners: Iterable[OwnerKey]) -> Iterator[OwnIds]:
-        return (ids for owner in owners if isinstance(ids := self.stored.get(owner), OwnIds))

@@ -100,6 +100,15 @@ def test_what_an_owner_that_left_had_is_the_next_makers() -> None:
     assert len(own.makings) == 2
 
 
+def test_who_has_lost_all_his_tasks_and_makes_one_is_counted_once() -> None:
+    """Each id that a server gave again was another owner more, until nobody had room."""
+    own = Own()
+    for key in (KEY, OTHER) * 3:
+        own.made(key, "1")
+    assert own.stored.count == len(own.stored.all()) == len(own.owners_of(OTHER)), "who has none is forgotten"
+    assert own.stored.size_bytes == sum(ids.size_bytes for ids in own.stored.all())
+
+
 def test_owners_take_the_memory_that_is_counted() -> None:
     own = Own()
     owners = own.owners_of(KEY)
