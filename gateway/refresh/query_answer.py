@@ -204,13 +204,7 @@ class Answerer:
         if not asks or (is_known and not record.needs_access_check(asked.order)):
             return
         waiter.reply.owe(1)
-
-        async def on_message(data: bytes) -> None:
-            if self._may_pass(session, data, jsonrpc.parse(data)):
-                waiter.reply.forward(data)
-                await waiter.reply.drain()
-
-        channel = waiter.reply.channel(on_message, as_it_came=True)
+        channel = waiter.reply.channel(self._on_message(session, waiter.forward), as_it_came=True)
         response = await Crawler(channel, self._limits, self._counts, self._sessions, session).ask("tasks/list", {})
         if bytes(response.error):
             raise errors.UpstreamFailed(bytes(response.error))
@@ -268,7 +262,7 @@ class Answerer:
         if new := [key for key in keys if key not in in_flight]:
             waiter.reply.owe(len(new))  # those that joined owe nothing: it is asked once
             ask = InFlight(in_flight, new, self._sessions.now())
-            channel = waiter.reply.channel(self._on_message(session, ask))
+            channel = waiter.reply.channel(self._on_message(session, ask.forward))
             crawler = Crawler(channel, self._limits, self._counts, self._sessions, session)
             parts = session, self._sessions, crawler, ask
             if plan.crawl or plan.check_access:
@@ -281,16 +275,14 @@ class Answerer:
         await together(*(ask.join(waiter) if need.met(ask.began) else ask.over() for ask in waits))
         return None if crawler is None else crawler.requests
 
-    def _may_pass(self, session: Session, data: bytes, message: jsonrpc.Message | None) -> bool:
-        own = self._sessions.own_tasks
-        return own is None or own.may_pass(session.key.server, session.owners, data, message)
-
-    def _on_message(self, session: Session, ask: InFlight) -> Callable[[bytes], Awaitable[None]]:
+    def _on_message(
+        self, session: Session, forward: Callable[[bytes], Awaitable[None]]
+    ) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
-            message = jsonrpc.parse(data)
-            if self._may_pass(session, data, message):
+            message, own = jsonrpc.parse(data), self._sessions.own_tasks
+            if own is None or own.may_pass(session.key.server, session.owners, data, message):
                 self._sessions.note(session.key, PLAIN.read(data, message))
-                await ask.forward(data)
+                await forward(data)
 
         return on_message
 

@@ -36,6 +36,11 @@ class Waiter:
         params = b'{"progressToken":%b,"progress":%d,"message":"tasks read"}' % (self._progress_token, tasks)
         self.reply.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
 
+    async def forward(self, data: bytes) -> None:
+        """Pass on a message, no faster than the requestor takes it."""
+        self.reply.forward(data)
+        await self.reply.drain()
+
 
 class InFlight:
     """Requests to the upstream that are under way, and the queries that wait for them."""

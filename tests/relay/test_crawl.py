@@ -500,3 +500,20 @@ async def test_what_a_client_accepts_costs_one_request_at_most(gateways: Gateway
         for each, count in ((asked, 1 + more), (asked, 1 + more), (earlier, 2 + more), (earlier, 2 + more)):
             assert ids(final(await rig.ask(each))) == ALL
             assert len(rig.asked("tasks/list")) == count
+
+
+async def test_what_comes_on_the_stream_of_a_request_like_the_clients_is_observed(gateways: Gateways) -> None:
+    """Before a query of an earlier revision the server is asked as the client asks. What it told marked nothing."""
+    tasks = [task("t-1")]
+
+    async def server(asked: Message, _: Peer) -> bytes:
+        said = [result(body(asked)["id"], page(tasks))]
+        if asked.value(b"mcp-protocol-version") and tasks[0]["status"] == "working":
+            tasks[0] = task("t-1", "completed")
+            said.insert(0, notification("notifications/tasks/status", **tasks[0]))
+        return stream() + b"".join(chunk(event(each)) for each in said) + LAST_CHUNK
+
+    async with rig_with(gateways, server, index={"max_age": "1h"}) as rig:
+        assert ids(final(await rig.ask(rig.post(filtered(7))))) == ["t-1"]
+        earlier = rig.post(filtered(7, status="completed"), b"Mcp-Protocol-Version: 2025-06-18")
+        assert ids(final(await rig.ask(earlier))) == ["t-1"]
