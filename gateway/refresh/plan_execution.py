@@ -18,10 +18,10 @@ from gateway.query.criteria import Query
 from gateway.refresh.listing_order import ListingOrder
 from gateway.refresh.planning import may_match_all_live
 from gateway.refresh.retrying_crawler import TASKS_AT_ONCE, Crawler, ListPage
-from gateway.tasks.index import Source, Stale, TaskEntry
 from gateway.tasks.reconciliation import ALL, LastCrawl, Listing
 from gateway.tasks.session_indexes import Forgotten, Session, Sessions
 from gateway.tasks.single_flight import InFlight, together
+from gateway.tasks.task_entry import Source, Stale, TaskEntry
 
 _ASKED_AT_ONCE: Final = 8
 _DOUBTED_TIMES: Final = 2  # answers that deny one task, or its method, until they are believed

@@ -13,8 +13,8 @@ import msgspec
 
 from gateway.mcp.task import Moment
 from gateway.query.criteria import OPEN, Query
-from gateway.tasks.index import TaskEntry
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Listing, Record
+from gateway.tasks.task_entry import TaskEntry
 
 _COLD_IDS_MAX: Final = 100  # asked for one by one before the first crawl, whose cost is unknown
 _COSTS_NO_MORE: Final = "reading all pages costs no more"

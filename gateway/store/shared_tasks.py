@@ -23,9 +23,9 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
 from gateway.store.redis_schema import DOUBT, Heard, RedisStore, entry_of, entry_of_gone, slices, updates_in
 from gateway.store.shared_owners import SharedOwn
-from gateway.tasks.index import Source, Stale, TaskEntry
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX, Record
 from gateway.tasks.session_indexes import Said, Session, Sessions
+from gateway.tasks.task_entry import Source, Stale, TaskEntry
 
 _server = msgspec.json.Decoder(Server)
 _FRESH = Stale(0, 0, Source.BY_ERROR)

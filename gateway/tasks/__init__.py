@@ -1,6 +1,7 @@
 """What is known of tasks. It knows no HTTP.
 
-index                  what is known of each task of one session: one entry, and what is derived from all
+task_entry             what is known of one task: one entry
+index                  the entries of one session, and what is derived from all: orders, and pages of queries
 reconciliation         what changes an entry: answers, and what passes
 session_indexes        the indexes of all sessions: whose they are, when they go; what `initialize` said in each
 exchange_observer      what an exchange tells of tasks, and the edit of `initialize`

@@ -8,32 +8,23 @@ it is two sorted lists, by creation and by last update; ids decide between equal
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
-from enum import IntEnum
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from gateway.mcp.task import NO_END, NO_STAMP, TERMINAL, UNKNOWN, Place, Stamp, Task, text_bytes
+from gateway.mcp.task import TERMINAL, UNKNOWN, Place, Stamp
 from gateway.query.criteria import OPEN, PLACE, Bounds, OrderBy, Query, within
 from gateway.query.cursor import Position
-
-TASK_OVERHEAD_BYTES = 205
-"""What a task takes beside its raw JSON and its id (tests/rules/test_index_memory.py, `make bench`)."""
+from gateway.tasks.task_entry import STAMP_BYTES, UNLISTED, UNLISTED_BYTES, Changed, Stale, TaskEntry, absent, size_of
 
 GROUP_BYTES: Final = 700  # of a group beside its tasks
 METHOD_CHARS_MAX: Final = 50  # twice the longest request method of MCP
 METHODS_MAX: Final = 16  # of one index: each makes groups, and clients choose them
 
 GONE_MAX: Final = 30_000  # tasks of a session, the newest ones: more than a query can name (`CRITERIA_BYTES_MAX`)
-_NUMBER_BYTES: Final = 32  # of an instant of its own
-_STAMP_BYTES: Final = 190  # of a stamp of its own
-_ABSENT_BYTES: Final = 350  # of a task that is not there beside its id, at most (tests/rules/test_reconciliation.py)
-_STALE_BYTES: Final = 250  # of what makes it stale
-_UNLISTED_BYTES: Final = 100
-UNLISTED: Final = 0
 
 _SCATTERED: Final = 4  # tasks lie in memory as they were created: to walk over them in another order takes that longer
 AT_ONCE: Final = 1000  # tasks that are walked over, or freed, in one step
@@ -45,58 +36,6 @@ _PAGE_BYTES: Final = 600  # of a kept page beside its places for tasks
 
 _Each = TypeVar("_Each")
 _GroupKey: TypeAlias = tuple[str, str | None]  # a status and a method
-
-
-class Source(IntEnum):
-    """Who has said that a task is stale. Of two the higher one stays."""
-
-    BY_ERROR = 0  # it may not be there: it is asked for only if the index has it
-    ELSEWHERE = 1  # an answer to the caller at another time (task_ids_seen_by_caller.py): no query fails for it
-    TO_ALL = 2  # a page, or a message to everybody
-    TO_CALLER = 3  # other replicas cannot know of it
-
-
-class Stale(msgspec.Struct, gc=False):
-    """A task must be asked for again: something else was said of it than the index says, or answers overlapped."""
-
-    blocks_from: int  # queries that came from then on wait for it; or ALL, or PUT_OFF (reconciliation.py)
-    invalidated: int  # when that was said last: an answer asked for later ends it
-    source: Source = Source.TO_CALLER
-    method: str | None = None  # of the request that made it, or of what another replica has told
-    made: int = 0  # when a result made it: the first answer asked for later may show a new task under an old id
-    denied: int = 0  # when something has denied it, since then
-    failed: int = 0  # own requests for it, as the index lacks it
-
-
-class TaskEntry(Task, gc=False):
-    """What is known of one task: what the server said last, as of when, and what makes it stale.
-
-    Its state is one of four, each stale or not; in the last two `raw` is empty:
-
-        LISTED    it is there, and a page has shown this incarnation
-        UNLISTED  it is there, and no page has since the last crawl began
-        GONE      an answer said so
-        MARKED    nothing is known but that it is stale
-    """
-
-    told: Stamp = NO_STAMP  # when the last answer was asked for and came: that it is there, or gone
-    listed: int = UNLISTED  # the number of the last crawl whose pages have shown it
-    stale: Stale | None = None
-
-    @property
-    def is_gone(self) -> bool:
-        return not self.raw and self.told is not NO_STAMP
-
-    @property
-    def is_unlisted(self) -> bool:
-        return self.raw != b"" and self.listed == UNLISTED
-
-
-Changed: TypeAlias = Callable[[TaskEntry | None, TaskEntry], None]  # what was known of a task, and what will be
-
-
-def absent(task_id: str, told: Stamp = NO_STAMP, stale: Stale | None = None) -> TaskEntry:
-    return TaskEntry(task_id, "", UNKNOWN, UNKNOWN, b"", told=told, stale=stale)
 
 
 class QueryPage(msgspec.Struct):
@@ -282,9 +221,9 @@ class Index:
 
     def stamp(self, entry: TaskEntry, told: Stamp, listed: int) -> None:
         """As `set`, where the same was said of a task that is there: nearly always."""
-        self.entry_bytes += _STAMP_BYTES * (told.is_alone - entry.told.is_alone)
+        self.entry_bytes += STAMP_BYTES * (told.is_alone - entry.told.is_alone)
         if entry.listed == UNLISTED != listed:
-            self.entry_bytes -= _UNLISTED_BYTES
+            self.entry_bytes -= UNLISTED_BYTES
             del self.unlisted[entry.id]
         entry.told, entry.listed = told, listed
 
@@ -366,13 +305,3 @@ def _derive(ids: dict[str, _Each], task_id: str, value: _Each | None) -> None:
         ids[task_id] = value  # at its place: what became stale first is asked for first
     else:
         ids.pop(task_id, None)
-
-
-def size_of(entry: TaskEntry) -> int:
-    stale_bytes = 0 if entry.stale is None else _STALE_BYTES
-    if not entry.raw:
-        return text_bytes(entry.id) + _ABSENT_BYTES + stale_bytes if entry.is_gone or stale_bytes else 0
-    instants = {entry.created, entry.updated} - {UNKNOWN}
-    own_bytes = _NUMBER_BYTES * (len(instants) + (entry.expires_unix_s != NO_END)) + _STAMP_BYTES * entry.told.is_alone
-    own_bytes += stale_bytes + _UNLISTED_BYTES * (entry.listed == UNLISTED)
-    return len(entry.raw) + text_bytes(entry.id) + TASK_OVERHEAD_BYTES + own_bytes

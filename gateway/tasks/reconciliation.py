@@ -15,7 +15,8 @@ import msgspec
 
 from gateway.mcp.task import NEVER, Moment, Stamp, Task, text_bytes
 from gateway.mcp.task_observations import Observation
-from gateway.tasks.index import UNLISTED, Index, Source, Stale, TaskEntry, absent
+from gateway.tasks.index import Index
+from gateway.tasks.task_entry import UNLISTED, Source, Stale, TaskEntry, absent
 
 MARKS_MAX: Final = 10_000  # stale tasks of a session; beyond them everything is in doubt
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names

@@ -27,10 +27,11 @@ from gateway.owners.eviction import Space, Storable, Stored
 from gateway.owners.task_ids_seen_by_caller import OwnerKey, Owners
 from gateway.owners.task_owners import Lost, OwnTasks
 from gateway.tasks.exchange_observer import Intercepted
-from gateway.tasks.index import METHOD_CHARS_MAX, Changed, Index, Source, Stale, TaskEntry, absent
+from gateway.tasks.index import METHOD_CHARS_MAX, Index
 from gateway.tasks.lifecycle_counts import Lives
 from gateway.tasks.reconciliation import MARKS_MAX, PUT_OFF, Record
 from gateway.tasks.single_flight import InFlight
+from gateway.tasks.task_entry import Changed, Source, Stale, TaskEntry, absent
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _FORGOTTEN_AT_ONCE: Final = 200

@@ -24,7 +24,8 @@ from gateway.demo.legacy_server import history
 from gateway.mcp.task import NO_STAMP, Task
 from gateway.mcp.task import parse as parse_task
 from gateway.query.cursor import Position
-from gateway.tasks.index import Index, TaskEntry
+from gateway.tasks.index import Index
+from gateway.tasks.task_entry import TaskEntry
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
 

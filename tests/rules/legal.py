@@ -6,8 +6,9 @@ from functools import wraps
 from typing import Any, Final
 from unittest.mock import patch
 
-from gateway.tasks.index import GROUP_BYTES, size_of
+from gateway.tasks.index import GROUP_BYTES
 from gateway.tasks.reconciliation import PUT_OFF, Record
+from gateway.tasks.task_entry import size_of
 
 _EVENTS: Final = ("observe", "mark", "answered", "page_answered", "begin_crawl", "end_crawl")
 

@@ -16,7 +16,8 @@ from gateway.query import cursor, list_request
 from gateway.query.criteria import BadQuery, Fault, Query
 from gateway.query.cursor import Position
 from gateway.query.list_request import ListRequest
-from gateway.tasks.index import QueryPage, TaskEntry
+from gateway.tasks.index import QueryPage
+from gateway.tasks.task_entry import TaskEntry
 
 _Task = TypeVar("_Task", bound=Task)
 

@@ -14,7 +14,8 @@ from gateway.mcp.task import TERMINAL, UNKNOWN, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.tasks import index as indexing
-from gateway.tasks.index import GROUP_BYTES, Index, TaskEntry, absent, size_of
+from gateway.tasks.index import GROUP_BYTES, Index
+from gateway.tasks.task_entry import TaskEntry, absent, size_of
 from tests.rules import plain
 
 

@@ -17,7 +17,8 @@ from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.store import shared_tasks
-from gateway.tasks.index import METHODS_MAX, Index, absent
+from gateway.tasks.index import METHODS_MAX, Index
+from gateway.tasks.task_entry import absent
 from tests.rules import plain
 
 COUNT: Final = 1000

@@ -13,8 +13,9 @@ from gateway.mcp import task
 from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.query.criteria import Query
 from gateway.refresh import planning
-from gateway.tasks.index import Index, Source, Stale, absent
+from gateway.tasks.index import Index
 from gateway.tasks.reconciliation import LastCrawl, Listing, Record
+from gateway.tasks.task_entry import Source, Stale, absent
 from tests.rules import plain
 
 NOW = 1000.0

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gateway.mcp.task import Moment, Stamp
-from gateway.tasks.index import GONE_MAX, Stale
+from gateway.tasks.index import GONE_MAX
 from gateway.tasks.reconciliation import CHANGES, MARKS_MAX, LastCrawl, Record
+from gateway.tasks.task_entry import Stale
 
 
 def at(order: int) -> Moment:

@@ -41,7 +41,7 @@ DECIDES: Final = {
     "http": "address_rewriting cors header_fields message_reader parsed_head_cache request_parser response_parser",
     "query": "criteria cursor",
     "owners": "eviction",
-    "tasks": "exchange_observer index lifecycle_counts reconciliation",
+    "tasks": "exchange_observer index lifecycle_counts reconciliation task_entry",
     "refresh": "listing_order planning",
     "upstream": "caller_identity_drift",
     "stdio": "line_splitter",
