@@ -184,7 +184,7 @@ class Crawl(Refresh):
         found, order = LastCrawl(), ListingOrder()
         self._from_nothing = bool(self._record.outgrown) or not len(self._record.index)
         self._record.begin_crawl()
-        first_only = self._sessions.own_tasks is not None and self._record.asks_by_id  # is the caller still served?
+        first_only = self._sessions.own_tasks is not None and self._record.asks_by_id  # it is an access check
         async with aclosing(self._crawler.pages(first_only)) as reading:
             async for page in reading:
                 if page.cursor is None:
@@ -205,7 +205,7 @@ class Crawl(Refresh):
         self._record.end_crawl(Stamp(began, began.order, self._sessions.now().order), found)
 
     async def _forget_unseen(self, began: Moment) -> None:
-        """Mark the tasks that were listed earlier, and neither listed nor told of since `began`.
+        """The tasks that were listed earlier, and neither listed nor told of since `began`, become stale.
 
         If none of a sample of many is there, they are taken out (DESIGN 6.8). A list whose cursors count places omits
         tasks when others vanish while it is read; a list ordered by last update omits tasks that change.

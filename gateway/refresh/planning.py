@@ -60,7 +60,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def need_of(record: Record, came: Moment, max_age_s: float, full_crawl_interval_s: float) -> Need:
-    """How recent things must be for a query that came then. A doubt after it counts as if it were of then."""
+    """How recent things must be for a query that came then. A later doubt demands answers asked for since it came."""
     return Need(came, came.at - max_age_s, came.at - full_crawl_interval_s, min(record.doubted, came.order))
 
 
@@ -75,7 +75,7 @@ def plan(record: Record, query: Query, need: Need, owns: Callable[[str], bool] =
     seeks = any(record.index.get(i) is None for i in named or ())
     of_names = _named_tasks(record, query, named, seeks)
     found = of_names or _all_pages(record, need, seeks) or _changes(record, query, need) or FRESH
-    # Of a stranger's own tasks none may be asked for: the server is to say that it serves him (7.5).
+    # Whom the server has never accepted may name only tasks that are not his: then it is asked about him (7.5).
     return ACCESS_CHECK if found.nothing and not record.accepted else found
 
 

@@ -195,8 +195,8 @@ class Crawler:
     async def _ask_until_taken(self, method: str, params: dict[str, Any]) -> Message:
         """The response to one request.
 
-        A request that the upstream puts off (429 or 503 with `Retry-After`; one beside others without it, too, or 409)
-        is sent again when that is over, if `crawl_timeout` is not over by then. Then the requests go one at a time.
+        The upstream may put it off: by `Retry-After`, or by 409, 429 or 503 while we ask other things in this session.
+        It is sent again after that pause, unless `crawl_timeout` is over by then. While it waits, others do too.
         """
         message_id = REQUEST_IDS.next()
         while not self._channel.is_free(message_id):

@@ -62,8 +62,8 @@ CHANGES: Final = {
     "the same": (Change.TAKE, Change.MERGE),
     "live, and has changed": (Change.TAKE, Change.ASK),
     "has ended": (Change.TAKE, Change.TAKE),
-    "ended so, in other words": (Change.TAKE, Change.KEEP),
-    "not ended so": (Change.RENEW, Change.KEEP),
+    "ended, in the same status": (Change.TAKE, Change.KEEP),
+    "ended, another status": (Change.RENEW, Change.KEEP),
     "another incarnation": (Change.REPLACE, Change.ASK),
     "there, and was not": (Change.TAKE, Change.TAKE_AND_ASK),
     "not there, and was": (Change.GONE, Change.ASK),
@@ -86,12 +86,12 @@ def _news(known: TaskEntry, shown: Task | None, asked: int) -> str:
     if known.raw == shown.raw:
         return "the same"
     if known.is_terminal:
-        return "ended so, in other words" if known.status == shown.status else "not ended so"
+        return "ended, in the same status" if known.status == shown.status else "ended, another status"
     return "has ended" if shown.is_terminal else "live, and has changed"
 
 
 def _left_stale(stale: Stale | None, asked: int) -> Stale | None:
-    """What is stale after an answer that was asked for then. It serves the queries from before what came later."""
+    """What is left of a mark after an answer. One that came after `asked` holds up only the queries that came since."""
     if stale is None or asked > stale.invalidated:
         return None
     if stale.blocks_from == ALL:
@@ -104,21 +104,21 @@ def _left_stale(stale: Stale | None, asked: int) -> Stale | None:
 
 
 def _both(before: Stamp, told: Stamp) -> Stamp:
-    """The stamp of two answers that say the same. A client may have been told so after this one came (`renew`)."""
+    """The stamp of two answers that say the same. `before` may have come later: a client was shown the same."""
     if told.asked <= before.asked:
         return before
     return told if told.came > before.came else Stamp(told.as_of, told.asked, before.came, is_alone=True)
 
 
 class Record(msgspec.Struct, eq=False, weakref=True):
-    """The tasks of one session. Moments `..._as_of` are requests': it shows something as of then, or later."""
+    """How fresh the tasks of one session are known. `..._as_of` is when that was asked for."""
 
     index: Index = msgspec.field(default_factory=Index)
     crawl: int = 1  # the number of the crawl that began last
-    crawled: Stamp = Stamp(NEVER, 0, 0)  # promises every listed task, and which tasks are listed
-    new_as_of: Moment = NEVER  # promises that every task made before is known; never earlier than `crawled`
-    live_as_of: Moment = NEVER  # promises every task that was live then
-    unlisted_as_of: Moment = NEVER  # promises every unlisted task
+    crawled: Stamp = Stamp(NEVER, 0, 0)  # each listed task is known as of then, and which tasks are listed
+    new_as_of: Moment = NEVER  # every task made before is known; never earlier than `crawled`
+    live_as_of: Moment = NEVER  # each task that was live then is known as of then
+    unlisted_as_of: Moment = NEVER  # so is each unlisted one
     doubted: int = 0  # when something passed unread: all that was known then may be old
     refused: int = 0  # when a request was refused last
     accepted: int = 0  # when the last `tasks/*` of the gateway's that has succeeded was asked for
@@ -299,7 +299,7 @@ class Record(msgspec.Struct, eq=False, weakref=True):
         return not (self.asks_by_id and entry.is_unlisted)
 
     def end_crawl(self, told: Stamp, found: LastCrawl) -> None:
-        """All pages were read: an answer that says of all other tasks that they are not there."""
+        """The crawl is over: an answer that says of all other tasks that they are not there."""
         index, began = self.index, told.as_of
         self.crawled, self.new_as_of, self.last_crawl = told, began, found
         if not index.unlisted:

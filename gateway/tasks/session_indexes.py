@@ -100,7 +100,7 @@ class Session(Storable[Key]):
                 record.seen_marked_to[seen.key] = last = order
 
     def fail(self, task_id: str) -> bool:
-        """An own `tasks/get` got no answer. True if no query fails for it: only an answer elsewhere has shown the task.
+        """An own `tasks/get` got no answer. True if an error fails no query: an answer elsewhere has shown the task.
 
         Where the index lacks the task, the third failure puts it off until the next crawl has ended.
         """

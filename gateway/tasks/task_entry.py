@@ -27,7 +27,7 @@ class Source(IntEnum):
     """Who has said that a task is stale. Of two the higher one stays."""
 
     BY_ERROR = 0  # it may not be there: it is asked for only if the index has it
-    ELSEWHERE = 1  # an answer to the caller at another time (task_ids_seen_by_caller.py): no query fails for it
+    ELSEWHERE = 1  # an answer to the caller at another time (task_ids_seen_by_caller.py): its error fails no query
     TO_ALL = 2  # a page, or a message to everybody
     TO_CALLER = 3  # other replicas cannot know of it
 
@@ -55,7 +55,7 @@ class TaskEntry(Task, gc=False):
         MARKED    nothing is known but that it is stale
     """
 
-    told: Stamp = NO_STAMP  # when the last answer was asked for and came: that it is there, or gone
+    told: Stamp = NO_STAMP  # when it was asked for, and came or was shown to a client, that it is there, or gone
     listed: int = UNLISTED  # the number of the last crawl whose pages have shown it
     stale: Stale | None = None
 
