@@ -182,14 +182,13 @@ def run(*arguments: str, text: str | None = None, **environment: str) -> "subpro
 
 
 @contextmanager
-def piped(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "Iterator[subprocess.Popen[bytes]]":
+def piped(command: Sequence[str]) -> "Iterator[subprocess.Popen[bytes]]":
     """A process with pipes, in a session of its own; killed in the end if it still runs."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
         cwd=ROOT,
         start_new_session=True,
     )

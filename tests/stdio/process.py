@@ -2,7 +2,7 @@
 
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Final
 
@@ -28,11 +28,10 @@ def ran(*server: str, data: bytes = b"", flags: Sequence[str] = ()) -> forked.En
 
 class Talk:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None and process.stdout is not None
         self.process = process
         self.stdin: IO[bytes] = process.stdin
         self.stdout: IO[bytes] = process.stdout
-        self.stderr: IO[bytes] = process.stderr
 
     def say(self, *lines: bytes) -> list[bytes]:
         """Write these lines; as many that come back."""
@@ -50,8 +49,8 @@ class Talk:
 
 
 @contextmanager
-def talking(*server: str, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Iterator[Talk]:
-    with piped(gateway(*server, flags=flags), environment) as process:
+def talking(*server: str, flags: Sequence[str] = ()) -> Iterator[Talk]:
+    with piped(gateway(*server, flags=flags)) as process:
         yield Talk(process)
 
 
