@@ -25,7 +25,6 @@ from typing import Any, Literal, TypeVar
 import httpx
 import pytest
 from mcp import ClientSession, types
-from mcp.client.session import ElicitationFnT
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
@@ -251,31 +250,25 @@ class FilteredRequest(types.ClientRequest):
     root: FilteredListTasksRequest
 
 
-def bare_http(headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
+def bare_http() -> httpx.AsyncClient:
     """An HTTP client that spends no 20 ms on reading certificates."""
     timeout = httpx.Timeout(WAIT_SECONDS, read=6 * WAIT_SECONDS)
-    return httpx.AsyncClient(headers=headers, timeout=timeout, verify=False)
+    return httpx.AsyncClient(timeout=timeout, verify=False)
 
 
 @dataclass
 class Client:
-    """The SDK's client in one session, and what it was told: about tasks, and by log messages."""
+    """The SDK's client in one session, and what it was told of tasks."""
 
     session: ClientSession
     initialized: types.InitializeResult
-    session_id: str | None
     notified: list[types.TaskStatusNotificationParams]
-    logged: list[Any]
 
     @property
     def listing(self) -> Json | None:
         """What the server has said of its `tasks/list`."""
         tasks = self.initialized.capabilities.tasks
         return tasks.list.model_extra if tasks is not None and tasks.list is not None else None
-
-    def wire(self, url: str, http: httpx.AsyncClient) -> "Wire":
-        assert self.session_id is not None
-        return Wire(url, http).at(mcp_session_id=self.session_id)
 
     async def work(self, until: Literal["now", "released", "asked", "failed"], label: str, ttl: int = 60000) -> str:
         created = await self.session.experimental.call_tool_as_task("work", {"until": until, "label": label}, ttl=ttl)
@@ -320,42 +313,30 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(
-    url: str,
-    *,
-    headers: Mapping[str, str] | None = None,
-    elicitation: ElicitationFnT | None = None,
-    http: httpx.AsyncClient | None = None,
-) -> AsyncIterator[Client]:
+async def connected(url: str, http: httpx.AsyncClient | None = None) -> AsyncIterator[Client]:
     """A session of the SDK's client at this address, ended with DELETE."""
     notified: list[types.TaskStatusNotificationParams] = []
-    logged: list[Any] = []
 
     async def on_message(
         message: RequestResponder[types.ServerRequest, types.ClientResult] | types.ServerNotification | Exception,
     ) -> None:
         if isinstance(message, Exception):
             raise message
-        match getattr(message, "root", None):
-            case types.TaskStatusNotification(params=params):
-                notified.append(params)
-            case types.LoggingMessageNotification(params=params):
-                logged.append(params.data)
+        if isinstance(told := getattr(message, "root", None), types.TaskStatusNotification):
+            notified.append(told.params)
 
     try:
         async with (
-            http or bare_http(headers) as given,
-            streamable_http_client(url, http_client=given) as (read, write, session_id),
+            http or bare_http() as given,
+            streamable_http_client(url, http_client=given) as (read, write, _),
             ClientSession(
                 read,
                 write,
                 read_timeout_seconds=timedelta(seconds=2 * WAIT_SECONDS),
-                elicitation_callback=elicitation,
                 message_handler=on_message,
             ) as session,
         ):
-            initialized = await session.initialize()
-            yield Client(session, initialized, session_id(), notified, logged)
+            yield Client(session, await session.initialize(), notified)
     except BaseExceptionGroup as group:
         # The SDK's task groups wrap what a test raises in their midst.
         error: BaseException = group

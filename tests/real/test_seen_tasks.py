@@ -180,7 +180,7 @@ async def test_stdio() -> None:
         line = ["-m", "gateway", *flags, sys.executable, "-m", "tests.real.servers.python_sdk", "--stdio"]
         parameters = StdioServerParameters(command=sys.executable, args=line, env=dict(os.environ), cwd=ROOT)
         async with stdio_client(parameters) as (read, write), ClientSession(read, write) as session:
-            client = Client(session, await session.initialize(), None, [], [])
+            client = Client(session, await session.initialize(), [])
             wanted: Counts = Counter()
             for _ in range(3):
                 await client.settled(await client.work("now", "now"), "completed")

@@ -1,8 +1,7 @@
 """The Python SDK's low-level server with tasks, as anybody would build one.
 
-    python -m tests.real.servers.python_sdk --port 3001 [--json] [--polling] [--chatty] [--stateless]
-        [--mounted]
-    python -m tests.real.servers.python_sdk --stdio [--chatty]
+    python -m tests.real.servers.python_sdk --port 3001 [--json] [--polling] [--stateless] [--mounted]
+    python -m tests.real.servers.python_sdk --stdio
 
 The endpoint is /mcp. With --mounted it redirects to /mcp/, as a Starlette `Mount` does. Three tools:
 
@@ -12,8 +11,7 @@ The endpoint is /mcp. With --mounted it redirects to /mcp/, as a Starlette `Moun
 - `release` lets one `released` task finish.
 - `delete` deletes a task, as a server may at any time after its time to live.
 
-With --polling, tasks/list closes its event stream at once and has its answer fetched with GET and Last-Event-ID; with
---chatty it sends a log message on that stream first, and asks the client a question if the client can be asked.
+With --polling, tasks/list closes its event stream at once and has its answer fetched with GET and Last-Event-ID.
 """
 
 import argparse
@@ -46,7 +44,6 @@ TOOLS = [
     types.Tool(name="delete", inputSchema={"type": "object", "required": ["taskId"]}),
 ]
 QUESTION: types.ElicitRequestedSchema = {"type": "object", "properties": {"answer": {"type": "string"}}}
-ASKABLE = types.ClientCapabilities(elicitation=types.ElicitationCapability())
 RETRY_MS = 100
 
 Handler = Callable[[types.ListTasksRequest], Awaitable[types.ServerResult]]
@@ -137,20 +134,6 @@ def polling(server: Server[object], handler: Handler) -> Handler:
     return handle
 
 
-def chatty(server: Server[object], handler: Handler) -> Handler:
-    """The handler, its answer preceded by a log message and by a question."""
-
-    async def handle(request: types.ListTasksRequest) -> types.ServerResult:
-        context = server.request_context
-        await context.session.send_log_message("info", "listing", related_request_id=context.request_id)
-        if context.session.check_client_capability(ASKABLE):
-            answer = await context.session.elicit_form("May I list?", QUESTION, context.request_id)
-            assert answer.action == "accept"
-        return await handler(request)
-
-    return handle
-
-
 def text(words: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=words)])
 
@@ -167,12 +150,8 @@ def add_tools(server: Server[object], group: TaskGroup) -> None:
     server.request_handlers[types.CallToolRequest] = work.call_tool
 
 
-async def over_stdio(options: argparse.Namespace) -> None:
+async def over_stdio() -> None:
     server = with_tasks()
-    if options.chatty:
-        server.request_handlers[types.ListTasksRequest] = chatty(
-            server, server.request_handlers[types.ListTasksRequest]
-        )
     async with stdio_server() as (read, write), anyio.create_task_group() as group:
         add_tools(server, group)
         await server.run(read, write, server.create_initialization_options())
@@ -184,8 +163,6 @@ def application(options: argparse.Namespace) -> Starlette:
     list_tasks = server.request_handlers[types.ListTasksRequest]
     if options.polling:
         server.request_handlers[types.ListTasksRequest] = polling(server, list_tasks)
-    if options.chatty:
-        server.request_handlers[types.ListTasksRequest] = chatty(server, list_tasks)
     events = Events() if options.polling else None
     retry_ms = RETRY_MS if events else None
     manager = StreamableHTTPSessionManager(server, events, options.json, options.stateless, retry_interval=retry_ms)
@@ -218,7 +195,7 @@ class Endpoint:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int)
-    for flag in ("--stdio", "--json", "--polling", "--chatty", "--stateless", "--mounted"):
+    for flag in ("--stdio", "--json", "--polling", "--stateless", "--mounted"):
         options.add_argument(flag, action="store_true")
     return options
 
@@ -226,7 +203,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     options = parser().parse_args()
     if options.stdio:
-        anyio.run(over_stdio, options)
+        anyio.run(over_stdio)
         return
     app = application(options)
     # SIGTERM ends open streams, not the other way round.
