@@ -6,16 +6,14 @@
 - `selected` is the meaning of the criteria (DESIGN 5.2), written once more and plainly.
 """
 
-import asyncio
 import json
 import random
 import re
 import socket
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,7 +29,7 @@ from pydantic import ConfigDict
 
 import tests.real.clients  # noqa: F401 (it makes httpcore cheaper)
 from tests.forked import fork_of
-from tests.launch import Gateways, Process, ports, started
+from tests.launch import Gateways, Process, eventually, ports, started
 from tests.rules.test_capabilities import FILTER
 from tests.tools import NODE, node
 
@@ -224,15 +222,6 @@ def ids_of(tasks: Sequence[Json]) -> list[str]:
     return [task["taskId"] for task in tasks]
 
 
-async def eventually(what: str, probe: Callable[[], Awaitable[T | None]]) -> T:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        if (found := await probe()) is not None:
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"waited {WAIT_SECONDS} s in vain for {what}")
-
-
 # Clients
 
 
@@ -262,7 +251,7 @@ class Client:
 
     session: ClientSession
     initialized: types.InitializeResult
-    notified: list[types.TaskStatusNotificationParams]
+    notified: list[tuple[str, str]]  # ids and statuses
 
     @property
     def listing(self) -> Json | None:
@@ -296,14 +285,13 @@ class Client:
     async def get(self, task_id: str) -> types.GetTaskResult:
         return await self.session.experimental.get_task(task_id)
 
-    async def settled(self, task_id: str, *status: str) -> types.GetTaskResult:
+    async def settled(self, task_id: str, *status: str) -> None:
         """Wait until the task has one of these states, completed if none is given."""
 
-        async def probe() -> types.GetTaskResult | None:
-            task = await self.get(task_id)
-            return task if task.status in (status or ("completed",)) else None
+        async def is_settled() -> bool:
+            return (await self.get(task_id)).status in (status or ("completed",))
 
-        return await eventually(f"{task_id} to be {status}", probe)
+        await eventually(is_settled, f"{task_id} is {status}")
 
     async def text_of(self, task_id: str) -> str:
         result = await self.session.experimental.get_task_result(task_id, types.CallToolResult)
@@ -315,7 +303,7 @@ class Client:
 @asynccontextmanager
 async def connected(url: str, http: httpx.AsyncClient | None = None) -> AsyncIterator[Client]:
     """A session of the SDK's client at this address, ended with DELETE."""
-    notified: list[types.TaskStatusNotificationParams] = []
+    notified: list[tuple[str, str]] = []
 
     async def on_message(
         message: RequestResponder[types.ServerRequest, types.ClientResult] | types.ServerNotification | Exception,
@@ -323,7 +311,7 @@ async def connected(url: str, http: httpx.AsyncClient | None = None) -> AsyncIte
         if isinstance(message, Exception):
             raise message
         if isinstance(told := getattr(message, "root", None), types.TaskStatusNotification):
-            notified.append(told.params)
+            notified.append((told.params.taskId, told.params.status))
 
     try:
         async with (
@@ -419,6 +407,15 @@ class Wire:
         reply = await self.post("tools/call", {"name": "work", "arguments": arguments, "task": {"ttl": ttl}})
         task_id: str = reply.result["task"]["taskId"]
         return task_id
+
+    async def reaches(self, task_id: str, status: str) -> Json:
+        """The task, once it has this status."""
+
+        async def has() -> bool:
+            return bool((await self.post("tasks/get", {"taskId": task_id})).result["status"] == status)
+
+        await eventually(has, f"{task_id} is {status}")
+        return (await self.post("tasks/get", {"taskId": task_id})).result
 
     async def tasks(self, criteria: Json, message_id: int | str | None = None) -> list[Json]:
         """The tasks of all pages of a tasks/list."""

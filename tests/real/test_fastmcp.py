@@ -17,7 +17,6 @@ from tests.real.conftest import (
     Place,
     Runner,
     Wire,
-    eventually,
     ids_of,
     instant,
 )
@@ -52,14 +51,6 @@ async def release(wire: Wire, name: str) -> None:
     await wire.post("tools/call", {"name": "release", "arguments": {"name": name}})
 
 
-async def settled(wire: Wire, task_id: str, status: str) -> Json:
-    async def probe() -> Json | None:
-        task = (await wire.post("tasks/get", {"taskId": task_id})).result
-        return task if task["status"] == status else None
-
-    return await eventually(f"{task_id} to be {status}", probe)
-
-
 async def test_initialize_gains_the_filter_capability_with_all_three_methods(
     fastmcp: Place, http: httpx.AsyncClient
 ) -> None:
@@ -75,7 +66,7 @@ async def test_a_task_is_in_the_filtered_list_with_the_state_that_get_reports(wi
     for name, status in ((None, "working"), ("followed", "completed")):
         if name is not None:
             await release(wire, name)
-        known = await settled(wire, task_id, status)
+        known = await wire.reaches(task_id, status)
         [task] = await wire.tasks({"status": [status]})
         assert (task["taskId"], task["status"]) == (task_id, status)
         # FastMCP gives every answer the time of its making as lastUpdatedAt.

@@ -9,8 +9,8 @@ from datetime import timedelta, timezone
 from urllib.parse import quote
 
 import httpx
-from mcp import types
 
+from tests.launch import eventually
 from tests.real.conftest import (
     PAGE_SIZE,
     Client,
@@ -19,7 +19,6 @@ from tests.real.conftest import (
     Runner,
     Wire,
     connected,
-    eventually,
     free_port,
     ids_of,
     instant,
@@ -96,11 +95,8 @@ async def test_a_task_whose_end_was_notified_has_ended_in_the_next_answer(
         task_id = await client.work("released", "task")
         assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
 
-        async def notified() -> types.TaskStatusNotificationParams | None:
-            return next((seen for seen in client.notified if seen.status == "completed"), None)
-
         await client.release(task_id)
-        assert (await eventually("a notification", notified)).taskId == task_id
+        await eventually(lambda: (task_id, "completed") in client.notified, "a notification")
         assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
         assert await client.tasks({"status": ["working"]}) == []
 

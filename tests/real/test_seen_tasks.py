@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import random
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
@@ -12,10 +10,9 @@ from typing import Final
 
 import httpx
 import pytest
-from mcp import ClientSession, StdioServerParameters, stdio_client
 
-from tests.launch import ROOT, Gateway, Process, Samples, ports
-from tests.real.conftest import Client, Json, Runner, Wire, eventually
+from tests.launch import Gateway, Process, Samples, eventually
+from tests.real.conftest import Json, Runner, Wire
 
 Counts = Counter[tuple[str, str]]
 """How many, by tool and status."""
@@ -38,19 +35,23 @@ def counts_of(samples: Samples, name: str) -> Counts:
     return +found
 
 
-async def agree(gateway: Gateway, started: Counts, live: Counts, ended: Counts) -> None:
-    """Return once the metrics, and the rows of the page, say the same."""
-    wanted, seen = (+started, +live, +ended), tuple[Counts, ...]()
+async def agree(gateway: Gateway, tasks: Counts) -> None:
+    """Return once the metrics, and the rows of the page, say the same as these tasks by tool and status."""
+    started, live, ended = Counter(), Counter(), Counter()  # type: Counts, Counts, Counts
+    for (tool, status), count in tasks.items():
+        started[tool, ""] += count
+        (live if status in LIVE else ended)[tool, status] += count
+    wanted, seen = (started, live, ended), tuple[Counts, ...]()
 
-    async def same() -> bool | None:
+    async def same() -> bool:
         nonlocal seen
         samples = await gateway.metrics()
         names = "taskgate_tasks_started_total", "taskgate_tasks", "taskgate_tasks_ended_total"
         seen = tuple(counts_of(samples, name) for name in names)
-        return seen == wanted or None
+        return seen == wanted
 
     with suppress(AssertionError):
-        await eventually("the metrics to agree", same)
+        await eventually(same, "the metrics agree")
     assert seen == wanted
     rows = json.loads(gateway.get("/page/status.json")[1])["upstreams"][0]["tasks"]
     assert Counter({(row["tool"], ""): row["started"]["all"] for row in rows}) == wanted[0]
@@ -74,7 +75,7 @@ async def test_typescript(runner: Runner, http: httpx.AsyncClient, sdk: str, how
     with runner.node_server("seen_tasks.mjs", sdk=sdk) as server, before(runner, server) as gateway:
         wires = [(await Wire(f"http://127.0.0.1:{gateway.port}/mcp", http).initialize())[0] for _ in range(3)]
         listening = [asyncio.create_task(listen(wire)) for wire in wires if how == "notifications"]
-        started, live, ended = Counter(), Counter(), Counter()  # type: Counts, Counts, Counts
+        tasks: Counts = Counter()
         owners: dict[str, Wire] = {}
         for number in range(90):
             wire, tool = wires[number % 3], chance.choice(TOOLS)
@@ -82,23 +83,22 @@ async def test_typescript(runner: Runner, http: httpx.AsyncClient, sdk: str, how
             call: Json = {"name": tool, "arguments": {"ends": end}, "task": {"ttl": 60_000}}
             task_id = (await wire.post("tools/call", call)).result["task"]["taskId"]
             owners[task_id] = wire
-            started[tool, ""] += 1
             to = end or chance.choice(("working", "input_required", "completed", "failed", "cancelled"))
             if to == "cancelled":
                 await wire.post("tasks/cancel", {"taskId": task_id})
             elif not end and to != "working":
                 await wire.post("tools/call", {"name": "move", "arguments": {"taskId": task_id, "to": to}})
-            (live if to in LIVE else ended)[tool, to] += 1
+            tasks[tool, to] += 1
         if how == "list":
             for wire in wires:
                 assert await wire.tasks({"status": list(LIVE)})
         else:
             await each(list(owners), lambda task_id: owners[task_id].post("tasks/get", {"taskId": task_id}))
-        await agree(gateway, started, live, ended)
+        await agree(gateway, tasks)
         for wire in wires:  # one task is one, though several sessions show it (1.30)
             await wire.tasks({})
             await wire.tasks({"order": "asc"})
-        await agree(gateway, started, live, ended)
+        await agree(gateway, tasks)
         for task in listening:
             task.cancel()
         await asyncio.gather(*listening, return_exceptions=True)
@@ -124,7 +124,7 @@ async def test_python(runner: Runner, http: httpx.AsyncClient) -> None:
         for until, ends in (("now", "completed"), ("failed", "failed"), ("asked", "input_required")) * 5:
             task_id = await wire.work(until, until)
             wanted["work", ends] += 1
-            await eventually(ends, lambda task_id=task_id, ends=ends: in_state(wire, task_id, ends))  # type: ignore[misc]
+            await wire.reaches(task_id, ends)
         for ends in ("cancelled", "lost", "completed", "working") * 5:
             task_id = await wire.work("released", ends)
             wanted["work", ends] += 1
@@ -134,16 +134,11 @@ async def test_python(runner: Runner, http: httpx.AsyncClient) -> None:
                 tool = "delete" if ends == "lost" else "release"
                 await wire.post("tools/call", {"name": tool, "arguments": {"taskId": task_id}})
 
-        async def settled() -> bool | None:
-            return len(await wire.tasks({"status": ["working"]})) == 5 or None
+        async def settled() -> bool:
+            return len(await wire.tasks({"status": ["working"]})) == 5
 
-        await eventually("five tasks that work", settled)
-        live = Counter({series: n for series, n in wanted.items() if series[1] in LIVE})
-        await agree(gateway, Counter({("work", ""): 35}), live, wanted - live)
-
-
-async def in_state(wire: Wire, task_id: str, status: str) -> bool | None:
-    return (await wire.post("tasks/get", {"taskId": task_id})).result["status"] == status or None
+        await eventually(settled, "five tasks that work")
+        await agree(gateway, wanted)
 
 
 async def test_fastmcp(runner: Runner, http: httpx.AsyncClient) -> None:
@@ -157,40 +152,12 @@ async def test_fastmcp(runner: Runner, http: httpx.AsyncClient) -> None:
             *[("prompts/get", {"name": "advice", "arguments": {"about": "it"}}, "prompts/get", "completed")] * 2,
             ("resources/read", {"uri": "notes://all"}, "resources/read", "completed"),
         ]
-        started, wanted = Counter(), Counter()  # type: Counts, Counts
+        wanted: Counts = Counter()
         made = []
         for method, params, tool, ends in requests:
             made.append((await wire.post(method, {**params, "task": {"ttl": 60_000}})).result["task"]["taskId"])
-            started[tool, ""] += 1
             wanted[tool, ends] += 1
         await wire.post("tools/call", {"name": "release", "arguments": {"name": "a"}})
         for task_id, (*_, ends) in zip(made, requests, strict=True):
-            await eventually(ends, lambda task_id=task_id, ends=ends: in_state(wire, task_id, ends))  # type: ignore[misc]
-        live = Counter({series: n for series, n in wanted.items() if series[1] in LIVE})
-        await agree(gateway, started, live, wanted - live)
-
-
-# ---- on stdio ----
-
-
-async def test_stdio() -> None:
-    """The Python SDK's server behind `taskgate stdio`, and its own client."""
-    with ports() as (_, admin):
-        flags = ["stdio", "--admin", f"127.0.0.1:{admin}", "--"]
-        line = ["-m", "gateway", *flags, sys.executable, "-m", "tests.real.servers.python_sdk", "--stdio"]
-        parameters = StdioServerParameters(command=sys.executable, args=line, env=dict(os.environ), cwd=ROOT)
-        async with stdio_client(parameters) as (read, write), ClientSession(read, write) as session:
-            client = Client(session, await session.initialize(), [])
-            wanted: Counts = Counter()
-            for _ in range(3):
-                await client.settled(await client.work("now", "now"), "completed")
-                await client.settled(await client.work("failed", "failed"), "failed")
-            wanted += Counter({("work", "completed"): 3, ("work", "failed"): 3})
-            fetched = await client.work("now", "now")
-            await client.text_of(fetched)
-            wanted["work", "completed"] += 1
-            await session.experimental.cancel_task(await client.work("released", "cancelled"))
-            await client.work("released", "working")
-            wanted += Counter({("work", "cancelled"): 1, ("work", "working"): 1})
-            live = Counter({series: n for series, n in wanted.items() if series[1] in LIVE})
-            await agree(Gateway(0, admin), Counter({("work", ""): 9}), live, wanted - live)
+            await wire.reaches(task_id, ends)
+        await agree(gateway, wanted)
