@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +20,20 @@ GATEWAY = [sys.executable, "-m", "gateway", "stdio", "--"]
 SECONDS = 60.0
 Calls = list[tuple[str, Json]]
 
-QUERIES: Calls = [
-    ("simulate-research-query", {"topic": "python", "ambiguous": True}),
-    ("simulate-research-query", {"topic": "other", "ambiguous": False}),
-]
-WORK: Calls = [("work", {"until": until, "label": until}) for until in ("now", "failed", "asked", "released")]
-FASTMCP: Calls = [("fail", {"name": "a"}), ("fail", {"name": "b"}), ("ask", {"name": "c"}), ("work", {"name": "d"})]
+CALLS: dict[str, Calls] = {
+    "everything": [
+        ("simulate-research-query", {"topic": "python", "ambiguous": True}),
+        ("simulate-research-query", {"topic": "other", "ambiguous": False}),
+    ],
+    "python_sdk": [("work", {"until": until, "label": until}) for until in ("now", "failed", "asked", "released")],
+    "fastmcp_tasks": [
+        ("fail", {"name": "a"}),
+        ("fail", {"name": "b"}),
+        ("ask", {"name": "c"}),
+        ("work", {"name": "d"}),
+    ],
+}
+"""What is asked of each server."""
 METHODS = {"fastmcp_tasks": ["tools/call", "prompts/get", "resources/read"]}
 
 
@@ -42,46 +49,20 @@ async def with_mcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json
 
     async def answer(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
         asked.append(params.message)
-        return types.ElicitResult(action="accept", content={"interpretation": "snake", "answer": "yes"})
+        return types.ElicitResult(action="accept", content={"interpretation": "snake", "answer": "yes", "value": "yes"})
+
+    async def send(method: str, params: Json) -> Json:
+        request: Any = types.Request[dict[str, Any], str](method=method, params=params)
+        return dumped(await session.send_request(request, types.Result))
 
     parameters = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(os.environ), cwd=ROOT)
     async with (
         stdio_client(parameters) as (read, write),
         ClientSession(read, write, elicitation_callback=answer) as session,
     ):
-        said = (await session.initialize()).capabilities
-        seen = await converse(sender(session), dumped(said), calls, filtered)
+        seen = await converse(send, dumped((await session.initialize()).capabilities), calls, filtered)
     seen["steps"].append(asked)
     return seen
-
-
-async def with_fastmcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json:
-    from fastmcp import Client as FastMCPClient  # half a second, and no other test needs it
-    from fastmcp.client.transports import StdioTransport
-
-    transport = StdioTransport(
-        command[0], list(command[1:]), env=dict(os.environ), cwd=str(ROOT), log_file=Path(os.devnull)
-    )
-    asked: list[str] = []
-
-    async def answer(message: str, *_: object) -> Json:
-        asked.append(message)
-        return {"value": "yes"}
-
-    async with FastMCPClient[Any](transport, elicitation_handler=answer) as client:
-        assert client.initialize_result is not None
-        seen = await converse(sender(client.session), dumped(client.initialize_result.capabilities), calls, filtered)
-    await transport.disconnect()  # type: ignore[no-untyped-call]
-    seen["steps"].append(asked)
-    return seen
-
-
-def sender(session: ClientSession) -> Any:
-    async def send(method: str, params: Json) -> Json:
-        request: Any = types.Request[dict[str, Any], str](method=method, params=params)
-        return dumped(await session.send_request(request, types.Result))
-
-    return send
 
 
 def dumped(model: Any) -> Json:
@@ -119,33 +100,27 @@ def plain(step: Any) -> str:
     return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "<time>", text)
 
 
-def jobs(*pairs: tuple[str, Calls]) -> list[Json]:
+def jobs(*names: str) -> list[Json]:
     """Each server, directly and through."""
     return [
-        {"command": [*GATEWAY * filtered, *server(name)], "calls": calls, "filtered": filtered}
-        for name, calls in pairs
+        {"command": [*GATEWAY * filtered, *server(name)], "calls": CALLS[name], "filtered": filtered}
+        for name in names
         for filtered in (False, True)
     ]
 
 
 async def test_the_typescript_sdks_client() -> None:
-    pairs = [("everything", QUERIES), ("python_sdk", WORK)]
-    seen = await with_script(node(), str(NODE / "stdio.mjs"), *map(json.dumps, jobs(*pairs)))
-    for at, (name, _) in enumerate(pairs):
+    names = ("everything", "python_sdk")
+    seen = await with_script(node(), str(NODE / "stdio.mjs"), *map(json.dumps, jobs(*names)))
+    for at, name in enumerate(names):
         check(name, *seen[2 * at : 2 * at + 2])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("client", "pairs"),
-    [(with_mcp, [("everything", QUERIES), ("python_sdk", WORK)]), (with_fastmcp, [("fastmcp_tasks", FASTMCP)])],
-    ids=["mcp", "fastmcp"],
-)
-async def test_the_python_clients(client: Any, pairs: list[tuple[str, Calls]]) -> None:
+@pytest.mark.parametrize("name", CALLS)
+async def test_the_python_sdks_client(name: str) -> None:
     async with asyncio.timeout(SECONDS):
-        seen = await asyncio.gather(*(client(job["command"], job["calls"], job["filtered"]) for job in jobs(*pairs)))
-    for at, (name, _) in enumerate(pairs):
-        check(name, *seen[2 * at : 2 * at + 2])
+        check(name, *await asyncio.gather(*(with_mcp(**job) for job in jobs(name))))
 
 
 @pytest.mark.slow
