@@ -5,7 +5,14 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.http.address_rewriting import DOCUMENT_BYTES_MAX, Addresses, Move, is_resource_metadata, is_well_known
+from gateway.http.address_rewriting import (
+    DOCUMENT_BYTES_MAX,
+    Addresses,
+    Move,
+    is_resource_metadata,
+    is_well_known,
+    misplaced,
+)
 from gateway.http.header_fields import Headers
 
 OWN: Final = "http://127.0.0.1:3001"
@@ -253,3 +260,17 @@ def test_what_the_metadata_of_a_resource_is(document: object, expected: bool) ->
     text = json.dumps(document).encode()
     assert is_resource_metadata(text) == expected
     assert not is_resource_metadata(text[:-1])
+
+
+@pytest.mark.parametrize(
+    ("status", "location", "path", "words"),
+    [
+        (307, "/mcp/", "/mcp", "redirects to /mcp/: put that into url"),
+        (307, "/mcp/", "/mcp/", "redirects to /mcp/, as url has it: the client's path is wrong"),
+        (404, "", "/mcp", "nothing is there: the path of url is wrong"),
+        (404, "", "/mpc", "nothing is there: the client's path is wrong, url has /mpc"),
+    ],
+)
+def test_whose_path_is_wrong(status: int, location: str, path: str, words: str) -> None:
+    """DESIGN 8.14."""
+    assert misplaced(status, location, "http://a:1/mcp?key=s3cr3t", path) == words

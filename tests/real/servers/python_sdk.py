@@ -1,9 +1,9 @@
 """The Python SDK's low-level server with tasks, as anybody would build one.
 
-    python -m tests.real.servers.python_sdk --port 3001 [--json] [--polling] [--stateless] [--mounted]
+    python -m tests.real.servers.python_sdk --port 3001 [--json] [--polling] [--stateless]
     python -m tests.real.servers.python_sdk --stdio
 
-The endpoint is /mcp. With --mounted it redirects to /mcp/, as a Starlette `Mount` does. Three tools:
+The endpoint is /mcp. Three tools:
 
 - `work` makes a task that lasts until what its argument `until` says: `now`, `released` (by the other tool), `asked`
   (until an elicitation is answered) or `failed`. Its `label` becomes the task's `statusMessage`, which says
@@ -30,7 +30,7 @@ from mcp.server.streamable_http import EventCallback, EventId, EventMessage, Eve
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.experimental.tasks.helpers import is_terminal
 from starlette.applications import Starlette
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOOLS = [
@@ -177,9 +177,7 @@ def application(options: argparse.Namespace) -> Starlette:
             yield
             group.cancel_scope.cancel()
 
-    endpoint: ASGIApp = Endpoint(handle)
-    route = Mount("/mcp", endpoint) if options.mounted else Route("/mcp", endpoint)
-    return Starlette(routes=[route], lifespan=lifespan)
+    return Starlette(routes=[Route("/mcp", Endpoint(handle))], lifespan=lifespan)
 
 
 class Endpoint:
@@ -195,7 +193,7 @@ class Endpoint:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int)
-    for flag in ("--stdio", "--json", "--polling", "--stateless", "--mounted"):
+    for flag in ("--stdio", "--json", "--polling", "--stateless"):
         options.add_argument(flag, action="store_true")
     return options
 
