@@ -1,24 +1,21 @@
 """Replicas of one gateway before one server, with a real Redis, and clients of each."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import pytest
 
-from tests.launch import Gateway, Gateways, eventually, listening
-from tests.peer import Client
+from tests.launch import Gateway, Gateways, eventually, listening, port_of
+from tests.peer import Client, Peer
 from tests.redis_process import Store, redis
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, post, request, response, result
 from tests.relay.messages import task as task_of
-from tests.relay.rig import FOREVER_S, body, final
-from tests.upstream import Upstream
+from tests.relay.rig import Place, body, final, rig_at
 
 NATIVE: Final[Json] = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
 THREE: Final[Json] = {
@@ -142,11 +139,11 @@ class Caller:
 class Fleet:
     """Replicas of one gateway before one server, with one store or none."""
 
-    def __init__(self, gateways: Gateways, upstream: Upstream, store: Store) -> None:
+    def __init__(self, gateways: Gateways, port: int, store: Store) -> None:
         self._gateways = gateways
         self._store = store
         self._settings: Json = {"store": {"url": store.url, "timeout": PATIENCE}}
-        self.port = upstream.port
+        self.port = port  # of the server
         self.server = Server()
 
     @asynccontextmanager
@@ -177,21 +174,13 @@ class Fleet:
 async def fleet(tmp_path: Path, store: Store) -> AsyncIterator[Fleet]:
     """Gateways that share the store, before a server whose list omits all tasks."""
     with listening() as sock:
-        upstream = Upstream(sock)
-        one = Fleet(Gateways(tmp_path), upstream, store)
+        one = Fleet(Gateways(tmp_path), port_of(sock), store)
 
-        async def serve() -> None:
-            for number in count(1):
-                peer = await upstream.request(number, FOREVER_S)
-                await peer.send(one.server.response(upstream.requests[number - 1]))
+        async def script(asked: Message, _peer: Peer) -> bytes:
+            return one.server.response(asked)
 
-        serving = asyncio.create_task(serve())
-        try:
+        async with rig_at(Place(Gateway(0, 0), sock), script):
             yield one
-        finally:
-            serving.cancel()
-            await asyncio.wait({serving})
-            await upstream.close()
 
 
 async def known(store: Store, entries: int) -> None:
