@@ -3,7 +3,6 @@
 That a list is right, whatever happens: tests/model; at each kind of server: test_try.py.
 """
 
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -15,7 +14,6 @@ from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import LAST_CHUNK, Json, call, chunk, dumps, notification, stream
 from tests.relay.rig import Session, final, rig_with
-from tests.rules import plain
 from tests.world.costs import HEAD, LIVE, measured
 from tests.world.servers import KINDS, Server, shown
 
@@ -99,46 +97,6 @@ async def test_a_notification_of_another_sessions_task_brings_nothing_into_the_l
         for _ in range(2):  # before the first list, and after
             await session.ask(call("ping"))
             assert shown(await listed(session, order="asc")) == [mine]
-
-
-# ---- odd ids, equal instants, instants far away ----
-
-ODD_IDS: Final = [
-    "", " ", "a b", "a/b?c#d", "\u00e9", "e\u0301", "\ufdfa", "\u202eid", "\u2028", "\x00", "\x7f", '"\\', "\U0001f600",
-    "\U0001d518", "\ufeff", "\uffff", "0", "00", "1e400", "null", "\u0663", "a" * 256, "b" * 257, "\u00df", "SS",
-    "\u0130", "z\u0301\u0327", "\U0010ffff", "\ud7ff",
-]  # fmt: skip
-FAR: Final = [
-    "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "1969-12-31T23:59:59.999999999Z", "1970-01-01T00:00:00Z",
-    "2016-12-31T23:59:60Z", "2026-11-01T00:00:00.0000001Z", "2026-11-01T00:00:00.00000010-00:00",
-    "2026-11-01t00:00:00z", "9999-12-31T23:59:59.9Z", "9999-12-31T23:59:59-23:59",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name", ["TypeScript SDK 1.x", "C# SDK 1.x", "any with the newest first, 50 a page", "FastMCP 3.4"]
-)
-@pytest.mark.parametrize("seed", range(2))
-async def test_odd_ids_equal_instants_and_instants_far_away(gateways: Gateways, name: str, seed: int) -> None:
-    rng = random.Random(seed)
-    async with in_front_of(Server(KINDS[name]), gateways, max_age="0s", full_crawl_interval="1h", page_size=3) as (
-        server,
-        session,
-    ):
-        for task_id in rng.sample(ODD_IDS, len(ODD_IDS)):
-            server.add(rng.choice(("working", "completed")), task_id, rng.choice(FAR))
-            await session.ask(call("tasks/get", taskId=task_id))
-        for order in ("asc", "desc"):
-            got = await all_listed(session, {"orderBy": "createdAt", "order": order})
-            assert got == [server.tasks[i] for i in _in_order(server, order)]
-        some = rng.sample(ODD_IDS, 3)
-        assert {*shown(await listed(session, taskIds=some))} == {*some}
-        assert shown(await listed(session, taskIds=some[0])) == some[:1]
-
-
-def _in_order(server: Server, order: str) -> list[str]:
-    key = {task_id: (plain.instant(task["createdAt"]), task_id) for task_id, task in server.tasks.items()}
-    return sorted(server.tasks, key=key.__getitem__, reverse=order == "desc")
 
 
 # ---- what it costs ----
