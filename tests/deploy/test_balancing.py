@@ -110,11 +110,7 @@ class Stage:
     async def arrives(self, method: str, session: str) -> Peer:
         """The upstream's end of a request that the test answers."""
         name = f"{method}{session}".encode()
-
-        async def there() -> bool:
-            return name in self.left
-
-        await eventually(there, f"the {method} of the session at an upstream")
+        await eventually(lambda: name in self.left, f"the {method} of the session at an upstream")
         return self.left.pop(name)
 
     async def client(self, balancer: str, data: bytes) -> Client:
@@ -156,11 +152,7 @@ class Stage:
     async def finds_not_ready(self, balancer: str) -> None:
         """Return once a balancer that asks /readyz has been answered 503."""
         words, log = KINDS[balancer].not_ready, self.fleet.balancers[balancer].log
-
-        async def found() -> bool:
-            return words is None or words in log.read_text()
-
-        await eventually(found, f"{words!r} in the log of {balancer}")
+        await eventually(lambda: words is None or words in log.read_text(), f"{words!r} in the log of {balancer}")
 
     async def comes_back(self, balancer: str, homes: dict[str, int]) -> None:
         """Return once every session is where it was."""

@@ -39,14 +39,11 @@ def test_it_is_closed_when_reading_ends_between_two_pieces(end: str) -> None:
             return True
         return False
 
-    async def is_closed() -> bool:
-        return broken()
-
     loop.between = lambda: None
     made = loop.run_until_complete(source())
     loop.between = made.stop if end == "stop" else lambda: None
     if end == "close":
         loop.close()
     assert not broken()
-    asyncio.run(eventually(is_closed, "the descriptor is closed"))
+    asyncio.run(eventually(broken, "the descriptor is closed"))
     loop.close()

@@ -15,14 +15,7 @@ from tests.redis_process import Store
 from tests.relay.messages import call
 from tests.store.conftest import Caller, Fleet, Replica, known
 
-Do = Callable[[Store], Awaitable[None]]
-
-
-def signalled(number: signal.Signals) -> Do:
-    async def do(store: Store) -> None:
-        store.signal(number)
-
-    return do
+Do = Callable[[Store], Awaitable[None] | None]
 
 
 def told(*commands: str) -> Do:
@@ -33,20 +26,16 @@ def told(*commands: str) -> Do:
     return do
 
 
-async def kill(store: Store) -> None:
-    store.kill()
+async def done(do: Do, store: Store) -> None:
+    if (doing := do(store)) is not None:
+        await doing
 
 
-async def start(store: Store) -> None:
-    store.start()
-
-
-stop, go_on = signalled(signal.SIGSTOP), signalled(signal.SIGCONT)
 # How it fails, and how it is well again. Read-only is the old primary after a failover; locked, it wants a password of
 # every new connection.
 FAILURES: Final[dict[str, tuple[Do, Do]]] = {
-    "stopped": (stop, go_on),
-    "dead, then empty": (kill, start),
+    "stopped": (lambda store: store.signal(signal.SIGSTOP), lambda store: store.signal(signal.SIGCONT)),
+    "dead, then empty": (Store.kill, Store.start),
     "full": (told("CONFIG SET maxmemory 1"), told("CONFIG SET maxmemory 0")),
     "read-only": (told("REPLICAOF 127.0.0.1 1"), told("REPLICAOF NO ONE")),
     "refusing": (told("ACL SETUSER default -@all +acl"), told("ACL SETUSER default +@all")),
@@ -85,14 +74,14 @@ async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
         caller = await one.open()
         before = await one.make(caller)
         await known(store, 1)
-        await fail(store)
+        await done(fail, store)
         during = await one.make(caller)
         assert await one.ids(caller) == sorted([before, during])
         await eventually(lambda: fails(one), "the failure in the metrics")
         assert (await asyncio.to_thread(one.gateway.get, "/readyz"))[0] == 200
         assert "result" in await other.ask(caller, call("tools/list"))
         assert await other.ids(caller) in ([], [before])
-        await mend(store)
+        await done(mend, store)
         await known(store, 2)
         for replica in (one, other):
             await eventually(replica.serves, "a store that serves again")
@@ -104,12 +93,12 @@ async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
 async def test_a_store_that_takes_nothing_in_is_still_read(fleet: Fleet, store: Store) -> None:
     fail, mend = FAILURES["full"]
     async with fleet.pair_with_task() as (one, other, caller, made):
-        await fail(store)
+        await done(fail, store)
         for replica in (one, other):
             await replica.make(await replica.open("another"))
             await eventually(partial(fails, replica), "the failure in the metrics")
         assert await other.ids(caller) == [made]
-        await mend(store)
+        await done(mend, store)
 
 
 @pytest.mark.parametrize("kind", WRONG)
