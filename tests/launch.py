@@ -299,10 +299,10 @@ def _get(port: int, path: str) -> tuple[int, str]:
         connection.close()
 
 
-def is_ready(admin: int) -> bool:
-    """Whether the gateway with that admin port says that it is ready."""
+def is_ready(port: int, path: str = "/readyz") -> bool:
+    """Whether the gateway with that admin port, or another program, says that it is ready."""
     try:
-        return _get(admin, "/readyz")[0] == 200
+        return _get(port, path)[0] == 200
     except OSError:
         return False
 

@@ -12,11 +12,10 @@ from typing import Any, Final
 import aiohttp
 
 from tests.deploy import DEPLOY
-from tests.launch import held_port, port_of
+from tests.launch import held_port, is_ready, port_of, started
 from tests.tools import tool
 
 RANGE: Final = "5s"
-_START_S: Final = 20.0
 _POLL_S: Final = 0.2
 
 
@@ -29,13 +28,6 @@ class Prometheus:
     def __init__(self, http: aiohttp.ClientSession, origin: str) -> None:
         self._http = http
         self._origin = origin
-
-    async def is_ready(self) -> bool:
-        try:
-            async with self._http.get(f"{self._origin}/-/ready") as response:
-                return response.status == 200
-        except aiohttp.ClientError:
-            return False
 
     async def values(self, expression: str) -> list[float]:
         """The values that an expression has now, without those that are no number."""
@@ -59,25 +51,19 @@ class Prometheus:
 
 @asynccontextmanager
 async def running(directory: Path, targets: list[str]) -> AsyncIterator[Prometheus]:
-    with held_port() as port, (directory / "prometheus.log").open("wb") as log:
-        listen = f"127.0.0.1:{port_of(port)}"
-        process = await asyncio.create_subprocess_exec(
+    with held_port() as sock:
+        port = port_of(sock)
+        command = [
             tool("prometheus", "prometheus"),
             f"--config.file={_configured(directory, targets)}",
             f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address={listen}",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        try:
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        log, origin = directory / "prometheus.log", f"http://127.0.0.1:{port}"
+        with started("Prometheus", command, log, origin, lambda: is_ready(port, "/-/ready")) as process:
+            await asyncio.to_thread(process.wait)
             async with aiohttp.ClientSession() as http:
-                prometheus = Prometheus(http, f"http://{listen}")
-                await eventually(prometheus.is_ready, f"Prometheus is ready, see {log.name}", _START_S)
-                yield prometheus
-        finally:
-            process.terminate()
-            await process.wait()
+                yield Prometheus(http, origin)
 
 
 def _configured(directory: Path, targets: list[str]) -> Path:

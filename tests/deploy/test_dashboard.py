@@ -3,13 +3,12 @@
 import itertools
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tests.deploy import DEPLOY, ROOT
+from tests.deploy import DEPLOY, ROOT, output
 from tests.test_docs import anchors
 from tests.tools import tool
 
@@ -24,8 +23,7 @@ COLUMNS: Final = 24
 
 
 def promtool(*arguments: str | Path) -> None:
-    done = subprocess.run([tool("promtool", "prometheus"), *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output(tool("promtool", "prometheus"), *arguments)
 
 
 def test_the_rules_are_valid() -> None:

@@ -11,19 +11,13 @@ import pytest
 import yaml
 
 from gateway import config
-from tests.deploy import DEPLOY, ROOT, VERSION
+from tests.deploy import DEPLOY, ROOT, VERSION, output
 from tests.launch import Gateways, listening, logged, port_of
 from tests.tools import tool
 
 KUBERNETES: Final = ("1.29", "1.33", "1.37")
 EXAMPLES: Final = ("ingress.yaml", "secret.yaml")
 UNITS: Final = ("taskgate.service", "taskgate@.service")
-
-
-def output(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +71,21 @@ def manifests() -> str:
     return "---\n".join([made, *((DEPLOY / "kubernetes" / name).read_text() for name in EXAMPLES)])
 
 
+@pytest.fixture(scope="module")
+def parts(manifests: str) -> dict[str, list[Any]]:
+    """The manifests by kind."""
+    found: dict[str, list[Any]] = {}
+    for part in yaml.safe_load_all(manifests):
+        found.setdefault(part["kind"], []).append(part)
+    return found
+
+
+def container_of(parts: dict[str, list[Any]]) -> Any:
+    [deployment] = parts["Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    return container
+
+
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_every_manifest(manifests: str, version: str, tmp_path: Path) -> None:
     file = tmp_path / "manifests.yaml"
@@ -86,61 +95,52 @@ def test_kubernetes_takes_every_manifest(manifests: str, version: str, tmp_path:
     assert "find schema" not in said
 
 
-def test_pods_run_this_version_with_a_configuration_that_is_valid(manifests: str) -> None:
-    parts = {part["kind"]: part for part in yaml.safe_load_all(manifests)}
-    pod = parts["Deployment"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+def test_pods_run_this_version_with_a_configuration_that_is_valid(parts: dict[str, list[Any]]) -> None:
+    container = container_of(parts)
     assert container["image"].endswith(f"/taskgate:{VERSION}")
-    configured = config.parse(parts["ConfigMap"]["data"]["config.yaml"], "config.yaml")
+    configured = config.parse(parts["ConfigMap"][0]["data"]["config.yaml"], "config.yaml")
     assert configured.admin is not None
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"http": configured.listen.port, "admin": configured.admin.listen.port}
     limits = configured.limits
     assert limits.shutdown_delay > 0
-    assert pod["terminationGracePeriodSeconds"] > limits.shutdown_delay + limits.drain_timeout
+    grace_s = parts["Deployment"][0]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s > limits.shutdown_delay + limits.drain_timeout
 
 
-def test_selectors_name_the_pods(manifests: str) -> None:
-    parts = [*yaml.safe_load_all(manifests), yaml.safe_load((DEPLOY / "kubernetes/servicemonitor.yaml").read_text())]
-    by_kind = {part["kind"]: part for part in parts}
-    labels = by_kind["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
-    assert by_kind["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
-    services = [part for part in parts if part["kind"] == "Service"]
-    assert all(service["spec"]["selector"] == labels for service in services)
-    monitored = by_kind["ServiceMonitor"]["spec"]["selector"]["matchLabels"]
-    (admin,) = (service for service in services if monitored.items() <= service["metadata"]["labels"].items())
+def test_selectors_name_the_pods(parts: dict[str, list[Any]]) -> None:
+    monitor = yaml.safe_load((DEPLOY / "kubernetes/servicemonitor.yaml").read_text())
+    labels = parts["Deployment"][0]["spec"]["template"]["metadata"]["labels"]
+    assert parts["PodDisruptionBudget"][0]["spec"]["selector"]["matchLabels"] == labels
+    assert parts["NetworkPolicy"][0]["spec"]["podSelector"]["matchLabels"] == labels
+    assert all(service["spec"]["selector"] == labels for service in parts["Service"])
+    monitored = monitor["spec"]["selector"]["matchLabels"].items()
+    (admin,) = (service for service in parts["Service"] if monitored <= service["metadata"]["labels"].items())
     assert [port["name"] for port in admin["spec"]["ports"]] == ["admin"]
 
 
 def test_the_configuration_that_the_secret_shows_takes_its_values(
-    manifests: str, monkeypatch: pytest.MonkeyPatch
+    parts: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = {part["kind"]: part for part in yaml.safe_load_all(manifests)}
-    secret = parts["Secret"]
-    (container,) = parts["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert container["envFrom"] == [{"secretRef": {"name": secret["metadata"]["name"], "optional": True}}]
+    [secret] = parts["Secret"]
+    assert container_of(parts)["envFrom"] == [{"secretRef": {"name": secret["metadata"]["name"], "optional": True}}]
     for name, value in secret["stringData"].items():
         monkeypatch.setenv(name, value)
     (shown,) = re.findall(r"`(store: .*)`", (DEPLOY / "kubernetes/secret.yaml").read_text())
-    configured = config.parse(f"{parts['ConfigMap']['data']['config.yaml']}\n{shown}\n", "config.yaml")
+    configured = config.parse(f"{parts['ConfigMap'][0]['data']['config.yaml']}\n{shown}\n", "config.yaml")
     assert configured.store is not None
     assert secret["stringData"]["STORE_PASSWORD"] in configured.store.url
 
 
-def test_the_ingress_leads_all_paths_of_its_host_to_the_port_of_clients(manifests: str) -> None:
-    parts = [*yaml.safe_load_all(manifests)]
-    (spec,) = (part["spec"] for part in parts if part["kind"] == "Ingress")
-    (rule,), (tls,) = spec["rules"], spec["tls"]
+def test_the_ingress_leads_all_paths_of_its_host_to_the_port_of_clients(parts: dict[str, list[Any]]) -> None:
+    [ingress] = parts["Ingress"]
+    (rule,), (tls,) = ingress["spec"]["rules"], ingress["spec"]["tls"]
     (path,) = rule["http"]["paths"]
     assert (path["path"], path["pathType"], tls["hosts"]) == ("/", "Prefix", [rule["host"]])
     to = path["backend"]["service"]
-    (service,) = (part for part in parts if part["kind"] == "Service" and part["metadata"]["name"] == to["name"])
+    (service,) = (part for part in parts["Service"] if part["metadata"]["name"] == to["name"])
     (port,) = (port for port in service["spec"]["ports"] if port["name"] == to["port"]["name"])
-    (container,) = next(part for part in parts if part["kind"] == "Deployment")["spec"]["template"]["spec"][
-        "containers"
-    ]
-    assert port["targetPort"] == "http" in {each["name"] for each in container["ports"]}
+    assert port["targetPort"] == "http" in {each["name"] for each in container_of(parts)["ports"]}
 
 
 @pytest.mark.parametrize("name", UNITS)

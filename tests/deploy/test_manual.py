@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import ROOT
+from tests.deploy import ROOT, output
 from tests.tools import tool
 
 
@@ -42,9 +42,8 @@ def test_bash_completes_commands_flags_and_choices(words: str, found: str, share
 
 
 def test_the_man_page_has_every_command_and_flag(share: Path) -> None:
-    command = [tool("groff", "groff-base"), "-man", "-Tutf8", "-P-cbou", "-ww", f"{share}/man/man1/taskgate.1"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    shown = ended.stdout.replace("\N{HYPHEN}", "-").replace("\N{MINUS SIGN}", "-")
+    said = output(tool("groff", "groff-base"), "-man", "-Tutf8", "-P-cbou", "-ww", f"{share}/man/man1/taskgate.1")
+    shown = said.replace("\N{HYPHEN}", "-").replace("\N{MINUS SIGN}", "-")
     assert re.search(r"NAME\n +taskgate - a filtered tasks/list for MCP servers", shown)
     for flag in ("--upstream", "--status A,B", "--limit N", "--create TOOL", "--once", "--admin HOST:PORT"):
         assert flag in shown
