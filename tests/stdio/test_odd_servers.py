@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from tests.stdio.harness import QUERY_ALL, Stage, call, line, result, task
+from tests.stdio.harness import QUERY_ALL, Stage, call, result, task
 
 LOGS: Final = [
     b"[INFO] listening", b"[12:00:01] working", b"{}", b"[]", b"{ok}", b"{", b"}", b"[1,2]", b"['a']", b"{'level': 1}",
@@ -56,20 +56,6 @@ async def test_a_line_of_a_log_answers_no_request(stage: Stage) -> None:
     await stage.server.send(result(7, task("t-0")))
     await stage.client.hears(json.dumps(task("t-0"), separators=(",", ":")).encode(), 2)
     assert stage.gauge("requests_in_flight") == {"stdio": 0}
-
-
-@pytest.mark.parametrize("times", [1, 2])
-async def test_a_task_is_denied_twice_before_it_is_gone(stage: Stage, times: int) -> None:
-    """Once was enough for a task that a query names, and the index lacks."""
-    await stage.client.send(call("named", "tasks/list", taskIds=["t-0"]))
-    for number in range(1, times + 1):
-        asked = await stage.server.own(number)
-        assert asked["method"] == "tasks/get"
-        error = {"code": -32602, "message": "Task not found"}
-        await stage.server.send(line({"jsonrpc": "2.0", "id": asked["id"], "error": error}))
-    if times == 1:
-        await stage.answers(task("t-0"), 2)
-    await stage.client.hears(b'"taskgate/total":%d' % (times == 1))
 
 
 # ---- ids ----
