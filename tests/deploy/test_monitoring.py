@@ -6,7 +6,6 @@ Every expression has a value; every alert fires while the faults last, and none 
 import asyncio
 import json
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -17,13 +16,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.demo.legacy_server import LegacyServer, timestamp
 from tests.certificates import signed
 from tests.deploy import prometheus
 from tests.deploy.test_dashboard import DASHBOARD, PANELS, RULES
 from tests.launch import Gateway, Gateways, held_port, port_of
 from tests.redis_process import Store, redis
+from tests.relay.messages import call, result
 from tests.relay.test_page_tasks import workshop
+from tests.world.servers import KINDS, Server
 
 ALERTS: Final = {rule["alert"] for rule in RULES}
 
@@ -52,14 +52,16 @@ def expressions(title: str | None = None) -> list[str]:
     return found
 
 
-class Upstream:
-    """A legacy server that goes away and comes back, gives a `status` alone, or is slow (`delay_s`) until `hurried`."""
+class Upstream(Server):
+    """A server that goes away and comes back, gives a `status` alone, or is slow (`delay_s`) until `hurried`."""
 
     def __init__(self, tasks: int = 60, delay_s: float = 0.0) -> None:
-        self.legacy = LegacyServer(tasks)
+        super().__init__(KINDS["TypeScript SDK 1.x"])
+        self.fill(tasks, 5)
+        self.add("input_required")
         self.delay_s = delay_s
         self.status = 0
-        self.tasks_fail = False
+        self.makes = "completed"  # the status of the tasks that tools make
         self.hurried = asyncio.Event()
         self._socket = held_port()
         self.port = port_of(self._socket)
@@ -85,40 +87,29 @@ class Upstream:
                 await self.hurried.wait()
         if self.status:
             return web.Response(status=self.status)
-        message = json.loads(await request.read() or b"{}")
-        if message.get("method") == "tools/call":
-            return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": {"task": self._made()}})
-        return await self.legacy.handle(request)
-
-    def _made(self) -> dict[str, Any]:
-        now = timestamp(time.time_ns() // 1_000_000)
-        status = "failed" if self.tasks_fail else "completed"
-        return {"taskId": uuid4().hex, "status": status, "createdAt": now, "lastUpdatedAt": now, "ttl": 60_000}
+        message = json.loads(await request.read())
+        if message["method"] == "tools/call":
+            return web.json_response(result(message["id"], {"task": self.tasks[self.add(self.makes)]}))
+        return web.json_response(self.said(message))
 
     def finish(self) -> None:
-        """End all tasks that work: those of the history do so for days."""
-        for tasks in self.legacy.sessions.values():
-            for task in tasks.all:
-                if task["status"] == "working":
-                    tasks.update(task["taskId"], "completed", "Report ready")
+        """End all tasks that work: they have done so for days."""
+        for task_id, task in self.tasks.items():
+            if task["status"] == "working":
+                self.change(task_id, "completed")
 
 
 class Session:
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http = http
         self._url = url
-        self.id = ""
+        self._headers = {"Accept": "application/json, text/event-stream", "Mcp-Session-Id": uuid4().hex}
 
     async def ask(self, method: str, **params: object) -> None:
         """Send a request, and wait for whatever answers it."""
-        headers = {"Accept": "application/json, text/event-stream"}
-        if self.id:
-            headers["Mcp-Session-Id"] = self.id
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         with suppress(aiohttp.ClientConnectionError):  # of a connection that the gateway did not take
-            async with self._http.post(self._url, json=message, headers=headers) as response:
+            async with self._http.post(self._url, json=call(method, **params), headers=self._headers) as response:
                 await response.read()
-                self.id = response.headers.get("Mcp-Session-Id", self.id)
 
 
 class Stage:
@@ -176,7 +167,7 @@ class Stage:
     async def break_down(self, upstreams: dict[str, Upstream]) -> None:
         self.faulty, upstreams["slow"].delay_s = True, SLOW_S
         upstreams["sick"].status, upstreams["locked"].status = 500, 401
-        upstreams["tools"].tasks_fail = True
+        upstreams["tools"].makes = "failed"
         for name in ("shaky", "lone"):
             await upstreams[name].down()
         await self.lone.ask("ping")
@@ -194,7 +185,7 @@ class Stage:
         await _close(self._idle)
         self.faulty, upstreams["slow"].delay_s = False, 0.0
         upstreams["sick"].status = upstreams["locked"].status = 0
-        upstreams["tools"].tasks_fail = False
+        upstreams["tools"].makes = "completed"
         upstreams["slow"].hurried.set()
         for name in ("shaky", "lone"):
             await upstreams[name].up()
