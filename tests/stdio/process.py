@@ -1,10 +1,12 @@
 """`taskgate stdio` as a process, its standard streams in the test's hands (tests/launch.py)."""
 
+import json
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Final
+from pathlib import Path
+from typing import IO, Any, Final
 
 from tests import forked
 from tests.launch import COMMAND, held_port, piped, port_of
@@ -14,6 +16,13 @@ WAIT_S: Final = 60.0  # long, because a machine may be busy
 
 def gateway(*server: str, flags: Sequence[str] = ()) -> list[str]:
     return [*COMMAND, "stdio", *flags, "--", *server]
+
+
+def configured(folder: Path, **settings: Any) -> list[str]:
+    """The flags of a gateway with this configuration."""
+    file = folder / "config.yaml"
+    file.write_text(json.dumps(settings))  # JSON is YAML
+    return ["--config", str(file)]
 
 
 def closing(streams: Sequence[int], command: Sequence[str]) -> list[str]:

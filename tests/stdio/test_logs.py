@@ -10,7 +10,7 @@ import pytest
 from tests.attack.test_long_values import ERROR_BYTES_MAX, IN_MESSAGES, LINE_BYTES_MAX, UNITS
 from tests.relay.messages import dumps
 from tests.stdio.harness import INITIALIZE, call
-from tests.stdio.process import ran, with_admin
+from tests.stdio.process import configured, ran, with_admin
 
 # A server that makes and cancels tasks, fails `prompts/get`, and ends with its input.
 SERVER: Final = """
@@ -50,9 +50,7 @@ ASKED: Final = (
 
 
 def told(folder: Path, log: dict[str, Any]) -> list[dict[str, Any]]:
-    config = folder / "config.yaml"
-    config.write_text(json.dumps({"log": log}))
-    ended = ran("python3", "-c", SERVER, data=b"".join(ASKED), flags=("--config", str(config)))
+    ended = ran("python3", "-c", SERVER, data=b"".join(ASKED), flags=configured(folder, log=log))
     assert ended.returncode == 0, ended.stderr
     assert {json.loads(line)["id"] for line in ended.stdout.splitlines()} == set(range(8))
     text = (folder / log["file"]).read_text() if "file" in log else ended.stderr
@@ -126,9 +124,7 @@ def test_the_page_shows_failures_and_requests_and_tasks_are_counted() -> None:
 
 
 def test_tasks_are_not_counted_where_it_is_configured_so(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"metrics": {"tasks": False}}))
-    with with_admin("python3", "-c", SERVER, flags=["--config", str(config)]) as (talk, get):
+    with with_admin("python3", "-c", SERVER, flags=configured(tmp_path, metrics={"tasks": False})) as (talk, get):
         talk.say(*ASKED)
         assert "taskgate_task" not in get("/metrics")
         assert talk.finish() == 0
@@ -136,9 +132,8 @@ def test_tasks_are_not_counted_where_it_is_configured_so(tmp_path: Path) -> None
 
 def test_a_list_that_is_not_answered_in_time_counts_for_the_alert(tmp_path: Path) -> None:
     """The alert TaskgateUpstreamFailing counts the statuses from 500 on, and over stdio all were 200."""
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"index": {"crawl_timeout": "100ms"}}))
-    with with_admin("sh", "-c", "cat > /dev/null", flags=["--config", str(config)]) as (talk, get):
+    flags = configured(tmp_path, index={"crawl_timeout": "100ms"})
+    with with_admin("sh", "-c", "cat > /dev/null", flags=flags) as (talk, get):
         talk.say(call(1, "tasks/list", status=["working"]))
         said = 'kind="answered",method="tasks/list",status="504",upstream="stdio"} 1.0'
         assert said in get("/metrics")
@@ -147,11 +142,10 @@ def test_a_list_that_is_not_answered_in_time_counts_for_the_alert(tmp_path: Path
 
 def test_long_and_odd_values_make_no_long_lines(tmp_path: Path) -> None:
     """As over HTTP (tests/attack/test_long_values.py)."""
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"log": {"access": True, "level": "debug"}}))
+    flags = configured(tmp_path, log={"access": True, "level": "debug"})
     made = [make(unit * (20_000 // len(unit.encode()))) for unit in UNITS for make in IN_MESSAGES.values()]
     asked = [dumps({**message, "id": number}) + b"\n" for number, message in enumerate(made)]
-    ended = ran("python3", "-c", SERVER, data=ASKED[0] + b"".join(asked), flags=("--config", str(config)))
+    ended = ran("python3", "-c", SERVER, data=ASKED[0] + b"".join(asked), flags=flags)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert ended.stdout.count("\n") == 1 + len(asked)
     assert max(map(len, ended.stdout.encode().splitlines())) <= ERROR_BYTES_MAX

@@ -1,6 +1,5 @@
 """Traces over stdio: each request is a span, below the `traceparent` of its message. No header can say it there."""
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -8,17 +7,16 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.launch import COMMAND, ROOT
+from tests.launch import ROOT
 from tests.relay.test_traces import META, OTHER, OTHER_PARENT, Collector, collecting, said
 from tests.stdio.harness import INITIALIZE, call, notification
-from tests.stdio.process import ran
+from tests.stdio.process import configured, gateway, ran
 from tests.stdio.test_logs import SERVER
 
 
 def spans_of(collector: Collector, folder: Path, *lines: bytes, flags: tuple[str, ...] = ()) -> list[Span]:
-    config = folder / "config.yaml"
-    config.write_text(json.dumps({"traces": collector.traces, "index": {"max_age": "1h"}}))
-    ended = ran("python3", "-c", SERVER, data=b"".join((INITIALIZE, *lines)), flags=("--config", str(config), *flags))
+    flags = (*configured(folder, traces=collector.traces, index={"max_age": "1h"}), *flags)
+    ended = ran("python3", "-c", SERVER, data=b"".join((INITIALIZE, *lines)), flags=flags)
     assert ended.returncode == 0, ended.stderr
     return [span for span in collector.spans if span.name != "initialize"]
 
@@ -56,9 +54,7 @@ def test_each_request_is_below_the_traceparent_of_its_message(tmp_path: Path, pa
 
 
 def test_a_variable_that_opentelemetry_refuses_ends_the_server_too(tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text("traces: {endpoint: 'http://127.0.0.1:4318'}")
-    line = [*COMMAND, "stdio", "--config", str(file), "--", "sleep", "600"]
+    line = gateway("sleep", "600", flags=configured(tmp_path, traces={"endpoint": "http://127.0.0.1:4318"}))
     environment = {**os.environ, "OTEL_BSP_MAX_QUEUE_SIZE": "100"}
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
