@@ -20,7 +20,7 @@ from aiohttp import web
 from gateway.cli.mcp_client import Client, Target
 from gateway.demo.legacy_server import LegacyServer
 from gateway.query.criteria import CRITERIA
-from tests.forked import forked, ran
+from tests.forked import fork_of, forked, ran
 from tests.launch import (
     COMMAND,
     NO_AUTHORITIES,
@@ -368,17 +368,8 @@ async def test_an_interrupt_shows_what_is_known_by_then(flags: tuple[str, ...]) 
 async def on_a_terminal(*arguments: str, until: str = "", **environment: str) -> tuple[list[str], str]:
     """What stands on a terminal in the end, line by line, and all that was sent to it: up to the second `until`."""
     ours, theirs = open_terminal()
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND,
-            *arguments,
-            cwd=ROOT,
-            env={**os.environ, **NO_AUTHORITIES, **environment},
-            stdout=theirs,
-            stderr=theirs,
-        )
-    finally:
-        os.close(theirs)
+    process = fork_of([*COMMAND, *arguments], theirs, {**NO_AUTHORITIES, **environment}, ROOT)
+    os.close(theirs)
     sent = b""
     with suppress(OSError):  # so a terminal ends
         while True:
@@ -387,7 +378,7 @@ async def on_a_terminal(*arguments: str, until: str = "", **environment: str) ->
                 process.send_signal(signal.SIGINT)
                 until = ""
     os.close(ours)
-    await process.wait()
+    await asyncio.to_thread(process.wait)
     lines, at = [""], 0
     for found in re.finditer(r"\r|\n|\x1b\[K|[^\r\n\x1b]+|\x1b", text := sent.decode()):
         match found[0]:
