@@ -12,7 +12,6 @@ from mcp import types
 from tests.forked import forked
 from tests.launch import ROOT
 from tests.real.conftest import (
-    FILTER_CAPABILITY,
     Json,
     Place,
     Runner,
@@ -21,8 +20,6 @@ from tests.real.conftest import (
     instant,
 )
 from tests.trials import LISTS_NONE
-
-METHODS = ["tools/call", "prompts/get", "resources/read"]
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +46,6 @@ async def work(wire: Wire, name: str) -> str:
 
 async def release(wire: Wire, name: str) -> None:
     await wire.post("tools/call", {"name": "release", "arguments": {"name": name}})
-
-
-async def test_initialize_gains_the_filter_capability_with_all_three_methods(
-    fastmcp: Place, http: httpx.AsyncClient
-) -> None:
-    _, direct = await Wire(fastmcp.direct, http).initialize()
-    _, through = await Wire(fastmcp.gateway, http).initialize()
-    capability = through["capabilities"]["tasks"]["list"].pop("filter")
-    assert capability == FILTER_CAPABILITY | {"methods": METHODS}
-    assert through == direct
 
 
 async def test_a_task_is_in_the_filtered_list_with_the_state_that_get_reports(wire: Wire) -> None:

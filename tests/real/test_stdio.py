@@ -6,12 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
 
 from tests.launch import ROOT
+from tests.real.clients.mcp_1 import sent
 from tests.real.clients.over_stdio import converse
 from tests.real.conftest import EVERYTHING, FILTER_CAPABILITY, Json, blurred, ids_of, selected
 from tests.tools import NODE, inspector, node
@@ -51,23 +53,15 @@ async def with_mcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json
         asked.append(params.message)
         return types.ElicitResult(action="accept", content={"interpretation": "snake", "answer": "yes", "value": "yes"})
 
-    async def send(method: str, params: Json) -> Json:
-        request: Any = types.Request[dict[str, Any], str](method=method, params=params)
-        return dumped(await session.send_request(request, types.Result))
-
     parameters = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(os.environ), cwd=ROOT)
     async with (
         stdio_client(parameters) as (read, write),
         ClientSession(read, write, elicitation_callback=answer) as session,
     ):
-        seen = await converse(send, dumped((await session.initialize()).capabilities), calls, filtered)
+        said = (await session.initialize()).capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+        seen = await converse(partial(sent, session), said, calls, filtered)
     seen["steps"].append(asked)
     return seen
-
-
-def dumped(model: Any) -> Json:
-    said: Json = model.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return said
 
 
 async def with_script(*line: str) -> list[Json]:

@@ -285,10 +285,10 @@ def ids_of(tasks: list[Json]) -> list[str]:
 
 
 @asynccontextmanager
-async def legacy(tasks: int) -> AsyncIterator[tuple[LegacyServer, str]]:
-    server = LegacyServer(tasks)
+async def running(server: LegacyServer) -> AsyncIterator[str]:
+    """Its URL."""
     try:
-        yield server, await server.start()
+        yield await server.start()
     finally:
         await server.stop()
 
@@ -307,16 +307,14 @@ class Strict(LegacyServer):
 
 async def test_a_server_that_refuses_more_than_it_must_is_tried_to_the_end() -> None:
     """Its refusal of one question ended the trial, without a verdict."""
-    server = Strict(60)
-    try:
-        status, text = await said("try", await server.start())
-    finally:
-        await server.stop()
+    async with running(Strict(60)) as url:
+        status, text = await said("try", url)
     assert (status, "\n  filters     no\n" in text, "\n  others " in text) == (0, True, False), text
 
 
 async def test_sessions_that_it_opened_are_deleted_and_others_are_left() -> None:
-    async with legacy(240) as (server, url), Client(Target(url)) as mine:
+    server = LegacyServer(240)
+    async with running(server) as url, Client(Target(url)) as mine:
         await mine.initialize()
         before = deepcopy(server.sessions[mine.session_id].all)
         for flags in ((), ("--session", mine.session_id)):

@@ -1,5 +1,6 @@
 """The Python SDK's client, 1.x: `python -m tests.real.clients.mcp_1 URL...`."""
 
+from functools import partial
 from typing import Any
 
 import httpx
@@ -12,6 +13,13 @@ from pydantic import AnyUrl
 from tests.real.clients.conversation import REDIRECT, SECONDS, Json, Kept, UserAgent, converse, run
 
 
+async def sent(session: ClientSession, method: str, params: Json) -> Json:
+    """The result of a raw request."""
+    request: Any = types.Request[dict[str, Any], str](method=method, params=params)
+    result = await session.send_request(request, types.Result)
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
 async def visit(url: str) -> Json:
     agent, kept = UserAgent(httpx), Kept()
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(REDIRECT)], client_name="taskgate-tests")
@@ -22,13 +30,7 @@ async def visit(url: str) -> Json:
         ClientSession(read, write) as session,
     ):
         initialized = await session.initialize()
-
-        async def send(method: str, params: Json) -> Json:
-            request: Any = types.Request[dict[str, Any], str](method=method, params=params)
-            result = await session.send_request(request, types.Result)
-            return result.model_dump(by_alias=True, mode="json")
-
-        seen = await converse(send)
+        seen = await converse(partial(sent, session))
         capabilities = initialized.capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
         return {**seen, "capabilities": capabilities, "asked": agent.asked, "logged_in": kept.tokens is not None}
 

@@ -1,5 +1,6 @@
 """The Python SDK's client, 2.x: `python -m tests.real.clients.mcp_2 URL...`, with what tests/real/second.txt names."""
 
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -40,12 +41,8 @@ async def visit(url: str) -> Json:
         httpx2.AsyncClient(auth=auth, event_hooks=agent.hooks, timeout=SECONDS) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
-
-        async def send(method: str, params: Json) -> Json:
-            return await sent(client.session, method, params)
-
         capabilities = client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-        seen = await converse(send)
+        seen = await converse(partial(sent, client.session))
         return {**seen, "capabilities": capabilities, "asked": agent.asked, "logged_in": kept.tokens is not None}
 
 
