@@ -68,6 +68,12 @@ def port_of(sock: socket.socket) -> int:
     return port
 
 
+def is_taken(port: int) -> bool:
+    """Whether somebody accepts connections at that port of 127.0.0.1."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 # ---- processes ----
 
 

@@ -4,7 +4,6 @@ Only addresses, and how often a balancer looks at a replica, differ from the rec
 """
 
 import re
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Final
 
 from tests.bench import envoy
 from tests.deploy import DEPLOY
-from tests.launch import Process, started
+from tests.launch import Process, is_taken, started
 from tests.tools import missing, tool
 
 RECIPES: Final = DEPLOY / "balancing"
@@ -83,11 +82,6 @@ def running_with(name: str, text: str, directory: Path, port: int) -> Iterator[P
     kind = KINDS[name]
     file = directory / kind.recipe.name
     file.write_text(text)
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    log = file.with_suffix(".log")
-    with started(name, kind.command(file), log, f"http://127.0.0.1:{port}", listens, tree=directory) as process:
+    log, origin = file.with_suffix(".log"), f"http://127.0.0.1:{port}"
+    with started(name, kind.command(file), log, origin, lambda: is_taken(port), tree=directory) as process:
         yield process

@@ -29,7 +29,7 @@ from pydantic import ConfigDict
 
 import tests.real.clients  # noqa: F401 (it makes httpcore cheaper)
 from tests.forked import fork_of
-from tests.launch import Gateways, Process, eventually, ports, started
+from tests.launch import Gateways, Process, eventually, is_taken, ports, started
 from tests.rules.test_capabilities import FILTER
 from tests.tools import NODE, node
 
@@ -72,11 +72,6 @@ def free_port(count: int = 1) -> int:
         return first
 
 
-def listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 class Runner:
     """Starts servers and gateways (Python's as forks), logs in one directory. They may still be starting: see wait."""
 
@@ -88,7 +83,7 @@ class Runner:
         self, name: str, command: Sequence[str], port: int, env: Mapping[str, str] | None = None
     ) -> AbstractContextManager[Process]:
         log = self._logs / f"{name}-{port}.log"
-        return started(name, command, log, f"http://127.0.0.1:{port}", lambda: listening(port), env, start=fork_of)
+        return started(name, command, log, f"http://127.0.0.1:{port}", lambda: is_taken(port), env, start=fork_of)
 
     def server(self, name: str, *options: str, port: int | None = None) -> AbstractContextManager[Process]:
         port = port or free_port()

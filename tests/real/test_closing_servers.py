@@ -10,8 +10,7 @@ import pytest
 
 from tests.certificates import Authority
 from tests.deploy.balancers import running_with
-from tests.launch import Gateways, held_port, port_of, started
-from tests.real.conftest import listening
+from tests.launch import Gateways, held_port, is_taken, port_of, started
 from tests.relay.messages import filtered
 from tests.relay.rig import told
 from tests.relay.test_ends import cut, exchanged, sized
@@ -42,7 +41,7 @@ def closing(which: str, folder: Path, cert: str, key: str) -> Iterator[int]:
             running = running_with("nginx", text, folder, port)
         else:
             command = [node(), str(NODE / "closing.mjs"), str(port), cert, key]
-            running = started("node", command, folder / "node.log", "", lambda: listening(port))
+            running = started("node", command, folder / "node.log", "", lambda: is_taken(port))
         with running as process:
             process.wait()
             yield port
