@@ -277,13 +277,22 @@ class Client:
         """The tasks of all pages; without criteria what the server itself lists."""
         return [task for page in await self.pages(criteria) for task in page["tasks"]]
 
-    async def settled(self, task_id: str, status: str = "completed") -> None:
-        """Wait until the task has this state."""
+    async def get(self, task_id: str) -> types.GetTaskResult:
+        return await self.session.experimental.get_task(task_id)
+
+    async def settled(self, task_id: str, *status: str) -> None:
+        """Wait until the task has one of these states, completed if none is given."""
 
         async def is_settled() -> bool:
-            return (await self.session.experimental.get_task(task_id)).status == status
+            return (await self.get(task_id)).status in (status or ("completed",))
 
         await eventually(is_settled, f"{task_id} is {status}")
+
+    async def text_of(self, task_id: str) -> str:
+        result = await self.session.experimental.get_task_result(task_id, types.CallToolResult)
+        [content] = result.content
+        assert isinstance(content, types.TextContent)
+        return content.text
 
 
 @asynccontextmanager
