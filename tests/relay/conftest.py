@@ -13,7 +13,6 @@ from tests.relay.rig import Place, Rig, rig_at
 from tests.states import Watch, connections_by_the_table
 
 SMALL_BODY_BYTES = 4096
-SMALL_HEADER_BYTES = 8192
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +50,6 @@ small_place = _place(
     limits={
         "inspected_body_bytes_max": SMALL_BODY_BYTES,
         "inspected_event_bytes_max": SMALL_BODY_BYTES,
-        "header_bytes_max": SMALL_HEADER_BYTES,
     },
     index={"pages_max": 20},
 )

@@ -21,7 +21,6 @@ from gateway.upstream.connection_pool import Call, Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
 from tests.launch import Gateways, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
-from tests.relay.conftest import SMALL_HEADER_BYTES
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, initialized, page, task
 from tests.relay.rig import Rig, Server, final, own, rig_with
@@ -37,19 +36,6 @@ async def once(rig: Rig, asked: bytes | None = None) -> tuple[Client, Peer]:
 
 
 # ---- kept-alive upstream connections ----
-
-
-@pytest.mark.parametrize("asked", [post(call("tools/call")), request(), request(b"PUT", body=b"x", fields=[TEXT])])
-@pytest.mark.parametrize("how", ["fin", "rst"])
-async def test_a_connection_that_the_upstream_closed_while_idle_costs_nothing(rig: Rig, asked: bytes, how: str) -> None:
-    """Node and uvicorn close theirs after 5 s (DESIGN 2); the next request knows nothing of it."""
-    one, peer = await once(rig)
-    peer.stop(how)
-    await one.send(asked)
-    fresh = await rig.upstream.request(2)
-    assert fresh is not peer
-    await fresh.send(response(b"second"))
-    assert (await one.response(2)).body == b"second"
 
 
 async def test_a_get_on_a_dying_connection_is_sent_again(rig: Rig) -> None:
@@ -147,18 +133,6 @@ async def test_a_slow_reader_slows_the_upstream(process_rig: Rig) -> None:
     one.resume()
     await pouring
     assert (await one.response()).body == piece * pieces
-
-
-@pytest.mark.parametrize(("size", "count"), [(0, 600), (6000, 10)])
-async def test_1xx_responses_have_the_limit_of_one_head(process_rig: Rig, size: int, count: int) -> None:
-    """Each costs what a head costs, and a client that reads none of them would have them held."""
-    for many, status in ((count, 200), (count * 2, 502)):
-        one, peer = await process_rig.begin(request())
-        hint = b"HTTP/1.1 103 Early Hints\r\nLink: %b\r\n\r\n" % (b"x" * size)
-        await peer.send(hint * many + response())
-        assert (await one.response()).status == status
-        told = one.received.count(b" 103 ")
-        assert told == count if status == 200 else count <= told < many
 
 
 async def test_a_slow_upstream_slows_the_client_who_is_not_to_blame(gateways: Gateways) -> None:
@@ -331,23 +305,6 @@ async def test_a_connection_that_is_whole_is_kept_unless_the_server_will_close_i
     got = await one.response()
     assert got.whole and b"lose" not in b"".join(value for _, value in got.trailers)
     await next_goes(rig, one, peer, name in KEPT)
-
-
-# ---- answers that are none ----
-
-
-@pytest.mark.parametrize("begins", [b"0\r\nX: ", b"2;", b"2\r\nok\r\n0\r\nX: "], ids=["trailer", "extension", "behind"])
-async def test_a_trailer_or_an_extension_without_end_is_cut(small_rig: Rig, begins: bytes) -> None:
-    """llhttp reports no endless field. What is held of one has a limit all the same."""
-    one, peer = await small_rig.begin(request())
-    await peer.send(CHUNKS + begins)
-    sent = 0
-    while peer.end == "open" and sent < 200 * SMALL_HEADER_BYTES:
-        await peer.send(b"x" * SMALL_HEADER_BYTES)
-        await asyncio.sleep(0.005)
-        sent += SMALL_HEADER_BYTES
-    assert peer.end != "open"
-    assert not (await one.response()).whole
 
 
 # ---- connections that a server authenticates ----

@@ -176,7 +176,6 @@ async def test_an_answer_of_the_gateways_own_says_when_it_was_made(gateways: Gat
 
 # ---- heads and trailers: how many fields they may have, what they cost in memory, and that all of it is counted ----
 
-FIELDS_MAX = 256  # by default
 CONNECTIONS = 120
 PROMISED_BYTES = 250_000  # for each connection
 
@@ -279,25 +278,6 @@ async def test_what_heads_of_answers_cost_is_counted(fresh_gateways: Gateways, b
     assert growth_bytes <= 1.15 * held + BASE_BYTES + 62_500 * begins_stream  # what the client has yet to read
     assert held <= 1.15 * growth_bytes + BASE_BYTES
     assert held >= 62_500
-
-
-@pytest.mark.parametrize("count", [FIELDS_MAX, FIELDS_MAX + 1])
-async def test_messages_have_so_many_fields_and_trailers(rig: Rig, count: int) -> None:
-    """Those of requests' heads stand in the tables of attacks."""
-    passes, lines = count == FIELDS_MAX, b"a:\r\n" * count + b"\r\n"
-    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x") + b"0\r\n" + lines
-    for said, status in (
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + lines[4:], 200 if passes else 502),
-        (b"HTTP/1.1 103 Early Hints\r\n" + lines + response(), 200 if passes else 502),
-        (chunks, 200),
-    ):
-        for cut in (len(said) - 1, len(said) - 3, 60):
-            got = await rig.exchange(request(), said[:cut], said[cut:])
-            assert (got.status, got.whole) == (status, passes or status == 502)
-    rig.serve(serve)
-    for kind in (b"application/json", b"text/plain"):
-        head = request(b"PUT", target=b"/ping", fields=[b"Transfer-Encoding: chunked", b"Content-Type: " + kind])
-        assert (await rig.ask(head + chunk(b"x") + b"0\r\n", lines)).status == (200 if passes else 431)
 
 
 async def test_heads_beyond_the_limit_of_all_buffers_get_503(fresh_gateways: Gateways) -> None:

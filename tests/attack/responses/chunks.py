@@ -15,5 +15,6 @@ ROWS: Final[list[Response]] = [
         for name, data in MAYBE.items()
     ),
     *(gives(name, ok(CHUNKED, body=data), BROKEN, CUT, then="fin") for name, data in BAD.items()),
+    gives("extension-without-end", ok(CHUNKED, body=b"3;" + b"a" * 100_000), BROKEN, CUT),
     *(gives(f"late-{name}", (ok(CHUNKED), 0.002, BAD[name]), BROKEN, CUT) for name in _LATE),
 ]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.requests.limits import HEAD_BYTES_MAX
+from tests.attack.requests.limits import FIELDS_MAX, HEAD_BYTES_MAX
 from tests.attack.rows import BROKEN, OK, Got, Response, answer, gives, ok
 
 _TWO: Final = b"Content-Length: 2"
@@ -61,6 +61,8 @@ def _challenge(*lines: bytes) -> bytes:
     return answer(b"HTTP/1.1 401 Unauthorized", *lines, _TWO, body=b"no")
 
 
+_MANY: Final = _with(*[b"X:"] * (FIELDS_MAX - 1))
+
 ROWS: Final[list[Response]] = [
     *(gives(name, _with(line), BROKEN) for name, line in _BAD.items()),
     *(gives(f"first-is-{name}", ok(line, _TWO, body=b"ok"), BROKEN) for name, line in list(_BAD.items())[:6]),
@@ -71,6 +73,8 @@ ROWS: Final[list[Response]] = [
     gives("head-at-the-limit", _with(b"X: " + b"a" * (HEAD_BYTES_MAX - 100)), OK),
     gives("head-beyond-the-limit", _with(b"X: " + b"a" * HEAD_BYTES_MAX), BROKEN),
     gives("head-of-tiny-fields", _with(*[b"X: a"] * HEAD_BYTES_MAX), BROKEN),
+    gives("many-fields-in-pieces", (_MANY[:-3], 0.001, _MANY[-3:]), OK),
+    gives("too-many-fields", _with(*[b"X:"] * FIELDS_MAX), BROKEN),
     gives("line-without-end", ok()[:-2] + b"X: " + b"a" * 100_000, BROKEN),
     gives("name-without-end", ok()[:-2] + b"X" * 100_000, BROKEN),
     gives("head-without-end", b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 20_000, BROKEN),

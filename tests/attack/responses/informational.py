@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tests.attack.requests.limits import FIELDS_MAX
 from tests.attack.rows import BROKEN, CUT, OK, Got, Response, answer, ask, asked, gives, ok, raw
 from tests.relay.messages import call
 
@@ -39,6 +40,8 @@ ROWS: Final[list[Response]] = [
     gives("nul-in-field", _hint(103, b"X: a\0") + _FINAL, BROKEN),
     gives("nul-in-reason", answer(b"HTTP/1.1 103 a\0b") + _FINAL, BROKEN),
     gives("too-large", _hint(103, b"X: " + b"a" * 9000) + _FINAL, BROKEN),
+    _before("many-fields", _hint(103, *[b"X:"] * FIELDS_MAX), 103),
+    gives("too-many-fields", _hint(103, *[b"X:"] * (FIELDS_MAX + 1)) + _FINAL, BROKEN),
     gives("another-protocol-behind", _hint() + answer(b"RTSP/1.0 200 OK", b"Content-Length: 2", body=b"ok"), BROKEN),
     gives("other-version", answer(b"HTTP/2.0 103 Hint") + _FINAL, BROKEN),
     gives("only-one", _hint(), BROKEN, CUT, then="fin"),

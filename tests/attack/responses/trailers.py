@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.attack.judge import NEVER_TRAILERS
+from tests.attack.requests.limits import FIELDS_MAX
 from tests.attack.requests.trailers import BAD, PASSABLE, VALUES, with_trailers
 from tests.attack.rows import BROKEN, CHUNKED, CUT, Got, Response, gives, ok
 
@@ -29,5 +30,7 @@ ROWS: Final[list[Response]] = [
     ),
     *(gives(name, ok(CHUNKED, body=with_trailers(line)), BROKEN, CUT, then="fin") for name, line in BAD.items()),
     gives("too-large", ok(CHUNKED, body=with_trailers(b"X: " + b"a" * 20_000)), BROKEN, CUT),
+    gives("too-many", ok(CHUNKED, body=with_trailers(*[b"X:"] * (FIELDS_MAX + 1))), BROKEN, CUT),
+    gives("line-without-end", ok(CHUNKED, body=b"3\r\nabc\r\n0\r\nX: " + b"a" * 100_000), BROKEN, CUT),
     gives("without-end", ok(CHUNKED, body=b"3\r\nabc\r\n0\r\n" + b"X: a\r\n" * 5000), BROKEN, CUT),
 ]
