@@ -12,11 +12,12 @@ import pytest
 
 from gateway.downstream.client_connection import TURNED_AWAY_MAX
 from tests.bench.proc import rss_bytes
-from tests.launch import Gateway, Gateways, eventually, held_port, port_of
+from tests.launch import Gateway, Gateways, eventually, held_port, logged, port_of
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, notification, page, result
 from tests.relay.rig import Rig, Script, body, gives, meant, own, rig_with, says
+from tests.relay.test_handshakes import hello
 from tests.relay.wire import LAST_CHUNK, chunk, chunked, event, post, request, response, stream
 
 
@@ -29,6 +30,37 @@ async def test_a_bad_chunk_after_the_answer_has_begun_cuts_it(process_rig: Rig) 
     await one.send(b"zzz\r\n")
     assert not (await one.response()).whole
     await peer.ends()
+
+
+# ---- what is no HTTP/1.1: the log and the answer say which protocol it is, and quote nothing ----
+
+PROXY = "it is the PROXY protocol, which is not read: turn it off"
+FOREIGN = {  # as HAProxy sends it with `send-proxy`, `send-proxy-v2`, `proto h2` and `ssl`
+    "PROXY 1": (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n" + request(), PROXY),
+    "PROXY 2": (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + b"x" * 12 + request(), PROXY),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\6\4\0\0\0\0\0\0\3\0\0\0d", "it is HTTP/2"),
+    "TLS": (hello(), "it is TLS, and this port speaks plain HTTP"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+async def test_who_speaks_another_protocol_is_told_which(gateways: Gateways, name: str) -> None:
+    """The log had a status, and no reason."""
+    sent, words = FOREIGN[name]
+    async with rig_with(gateways, log={"level": "info"}) as rig:
+        answer = await rig.ask(sent)
+        assert (answer.status, words.encode() in answer.body) == (505 if name == "HTTP/2" else 400, True)
+        assert (await logged(rig.gateway, "refused a request"))["why"].startswith(words)
+
+
+async def test_a_reason_quotes_nothing_that_was_sent(gateways: Gateways) -> None:
+    async with rig_with(gateways, log={"level": "debug"}) as rig:
+        for sent in (b"s3cr3t\r\n\r\n", b"GET /s3cr3t\xff HTTP/1.1\r\n\r\n", b"GET /\r\nX: s3cr3t\n\r\n\r\n"):
+            answer = await rig.ask(sent)
+            assert (answer.status, b"s3cr3t" in answer.body) == (400, not sent.startswith(b"GET /\r"))
+        for words in ("a registered method", "in ASCII"):
+            await logged(rig.gateway, words)
+        assert "s3cr3t" not in rig.gateway.log
 
 
 # ---- Host and Origin (DESIGN 7) ----
