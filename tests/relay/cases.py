@@ -45,6 +45,9 @@ def bodies_as_they_come() -> Iterator[Case]:
     expecting = client(request(b"PUT", fields=[TEXT, CHUNKED, b"Expect: 100-continue"]))
     empty = [expecting, begins(), client(LAST_CHUNK), arrives(), upstream(OK)]  # it was answered 504 at once
     yield Case("Expect: 100-continue, and an empty body without waiting", empty)
+    early = [client(request(b"PUT", fields=[TEXT, b"Content-Length: 4"]), b"01"), begins(), upstream_hears(b"01")]
+    early += [upstream(response(b"", status=b"202 Accepted")), client(b"2", b"3"), arrives(), *exchange(GET, OK, 2)]
+    yield Case("an early answer, which does not end the upload", early)
 
 
 # ---- messages that are looked at, and streams ----
@@ -113,6 +116,9 @@ def streams() -> Iterator[Case]:
         yield Case(f"stream: {coding.decode()} of {len(told)} pieces", exchange(OPEN, pieces))
     resumes = request(fields=[b"Accept: text/event-stream", b"Last-Event-ID: 7_a/\xe9", SESSION])
     yield Case("stream: resumed", exchange(resumes, [stream(), chunk(event(b"8", b"id: 8"))]), stays_open=True)
+    for end in (b"\n", b"\r", b"\r\n"):  # the comment was held until an event ended
+        beats = [stream(), chunk(b": beat" + end), chunk(event(result(1, {}))), LAST_CHUNK]
+        yield Case(f"stream: one that may be edited, a comment and {end!r}", exchange(post(call("initialize")), beats))
     endpoint = [stream(), chunk(b"event: endpoint\ndata: /messages/?session_id=1\n\n")]
     yield Case("stream: the HTTP+SSE transport", exchange(request(target=b"/sse"), endpoint), stays_open=True)
 

@@ -15,7 +15,7 @@ from tests.launch import Gateways, eventually, listening
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, initialized, page, result, task
-from tests.relay.rig import Place, Rig, Server, Session, body, final, ids, meant, own, rig_at, rig_with, says
+from tests.relay.rig import Place, Rig, Server, Session, body, final, ids, own, rig_at, rig_with, says
 from tests.relay.wire import LAST_CHUNK, answer, chunk, chunked, event, post, request, response, stream
 
 EVENTS = b"text/event-stream"
@@ -82,18 +82,6 @@ async def test_identity_stays_where_an_event_may_be_edited(rig: Rig, kind: bytes
     assert (got.value(b"content-length") is None) is is_stream
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
-async def test_a_heartbeat_on_an_edited_stream_waits_for_no_event(rig: Rig, end: bytes) -> None:
-    """A comment line without an empty line behind it was once held until an event ended."""
-    one, peer = await rig.begin(post(call("initialize")))
-    await peer.send(stream() + chunk(b": beat" + end))
-    await one.hears(b": beat" + end)
-    await peer.send(chunk(event(result(1, initialized()))) + LAST_CHUNK)
-    got = await one.response()
-    assert b'"filter"' in got.body
-    assert got.whole
-
-
 @pytest.mark.parametrize("fields", [[b"gzip", b"gzip"], [b"gzip, gzip"], [b"identity", b"gzip"]], ids=str)
 async def test_a_stream_that_is_encoded_twice_passes_as_it_came(rig: Rig, fields: list[bytes]) -> None:
     """Of two lines the first was read alone: one coding was taken off, and both lines dropped."""
@@ -101,17 +89,6 @@ async def test_a_stream_that_is_encoded_twice_passes_as_it_came(rig: Rig, fields
     said = stream(*[b"Content-Encoding: " + value for value in fields]) + chunk(packed) + LAST_CHUNK
     got = await rig.exchange(post(call("initialize"), b"Accept-Encoding: gzip"), said)
     assert (got.whole, got.body, got.values(b"content-encoding")) == (True, packed, fields)
-
-
-async def test_an_encoded_answer_to_a_crawl_is_an_error_or_right(rig: Rig) -> None:
-    async def encode(asked: Message, _peer: Peer) -> bytes:
-        packed = gzip.compress(dumps(result(body(asked)["id"], page(TASKS))))
-        return answer(packed, b"Content-Encoding: gzip")
-
-    rig.serve(encode)
-    got = await rig.ask(rig.post(filtered(1), b"Accept-Encoding: gzip"))
-    assert meant(got) == 502 or len(final(got)["result"]["tasks"]) == 1
-    assert rig.upstream.requests[0].value(b"accept-encoding") == b"identity"
 
 
 # ---- a body that is edited, moved or decoded has no digest of what it was; every other body keeps its digests ----

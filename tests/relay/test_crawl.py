@@ -98,6 +98,7 @@ async def test_a_crawl_request_is_the_clients_own(rig: Rig) -> None:
             (b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"),
         ):  # fmt: skip
             assert asked.value(name) == value
+        assert asked.values(b"accept-encoding") == [b"identity"]
         assert not any(map(asked.values, (b"x-hop", b"expect", b"transfer-encoding", b"te", b"upgrade")))
         message = body(asked)
         assert message["method"] == "tasks/list" and is_own(message["id"])

@@ -269,18 +269,3 @@ async def test_the_reader_of_a_stream_may_pause(impatient: Rig) -> None:
     await sending
     await peer.send(LAST_CHUNK)
     assert (await one.response()).body == b"".join(events)
-
-
-async def test_an_early_answer_does_not_end_the_upload(rig: Rig) -> None:
-    """The upstream answers after the first bytes, and goes on reading: it gets the rest."""
-    one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 20"]), b"01234")
-    peer = await rig.upstream.head()
-    await peer.hears(b"01234")
-    await peer.send(response(b"", status=b"202 Accepted"))
-    assert (await one.response()).status == 202
-    await one.send(b"56789", b"01234", b"56789")
-    await rig.upstream.request()
-    assert rig.upstream.requests[0].body == b"01234567890123456789"
-    await one.send(request(target=b"/next"))
-    await (await rig.upstream.request(2)).send(response())
-    assert (await one.response(2)).status == 200

@@ -1,5 +1,6 @@
 """Answers that are no JSON, or the wrong JSON: the bytes pass unchanged. A filtered list reports a failure as one."""
 
+import gzip
 from typing import Final
 
 from tests.attack.rows import Got, Pieces, Response, answer, ask, gives, ok
@@ -66,6 +67,7 @@ _TASKS: Final = {
     "other-id": dumps(result("nobody", page([]))),
     "empty": b"",
 }
+_PACKED: Final = gzip.compress(dumps(result(1, page([]))), mtime=0)  # to who takes none
 _BROKEN: Final = Got(200, error=True)  # a status from 400 up would end the session of some clients
 
 
@@ -90,6 +92,9 @@ ROWS: Final[list[Response]] = [
     _filtered("401", answer(b"HTTP/1.1 401 No", b"Content-Length: 2", body=b"no"), Got(401, b"no")),
     _filtered("stream-without-an-answer", ok(*_STREAM, body=chunked(event(notification("x")))), _BROKEN),
     _filtered("stream-of-nothing", ok(*_STREAM, body=chunked()), _BROKEN),
+    _filtered(
+        "gzip", ok(_JSON, b"Content-Encoding: gzip", b"Content-Length: %d" % len(_PACKED), body=_PACKED), _BROKEN
+    ),
     _filtered("204", answer(b"HTTP/1.1 204 None"), _BROKEN),
     _filtered("202", answer(b"HTTP/1.1 202 Accepted", b"Content-Length: 0"), _BROKEN),
     _filtered("cut", ok(_JSON, b"Content-Length: 99", body=b"{"), _BROKEN, then="fin"),
