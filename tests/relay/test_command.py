@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -201,15 +199,6 @@ async def test_the_first_line_of_the_log_says_where_clients_and_operators_go(gat
 TASKS = [task("t-1"), task("t-2", "completed")]
 
 
-@asynccontextmanager
-async def until_exit(gateways: Gateways) -> AsyncIterator[Rig]:
-    """A rig whose process ends with 0 by itself, once its clients have left."""
-    async with own(gateways) as rig:
-        yield rig
-        await rig.leave()
-        assert await rig.gateway.exits() == 0
-
-
 async def draining(rig: Rig) -> None:
     """Send SIGTERM, and return once no connection is taken any more."""
 
@@ -225,75 +214,46 @@ async def draining(rig: Rig) -> None:
     await eventually(nobody_there, "no new connections")
 
 
-async def test_sigterm_lets_an_answer_in_flight_finish(fresh_gateways: Gateways) -> None:
-    """It says that the connection ends: else its client might send another request, and lose it."""
-    async with until_exit(fresh_gateways) as rig:
-        paths = ("/readyz", "/healthz")
+async def test_sigterm_lets_answers_finish_and_closes_streams(fresh_gateways: Gateways) -> None:
+    """An answer says that its connection ends: else its client might send another request, and lose it."""
+    async with own(fresh_gateways, limits={"drain_timeout": "1h"}) as rig:
+        paths, get = ("/readyz", "/healthz"), request(fields=[b"Accept: text/event-stream"])
         assert [rig.gateway.get(path)[0] for path in paths] == [200, 200]
         one, peer = await rig.begin(post(call("tools/call")))
+        filters, listing = await rig.begin(post(filtered()))
+        asked_id = body(rig.upstream.requests[1])["id"]
+        streamed, slow = await rig.begin(post(call("tools/call")))  # so the TypeScript SDK answers: it has an end
+        await slow.send(stream() + chunk(event(notification("notifications/progress", progress=1))))
+        await streamed.hears(b"progress")
+        late, late_peer = await rig.begin(get)
+        endless = [await rig.begin(get) for _ in range(2)]
+        for client, side in endless:
+            await side.send(stream() + chunk(event(b"1")))
+            await client.hears(b"data: 1")
         await draining(rig)
         assert [(await asyncio.to_thread(rig.gateway.get, path))[0] for path in paths] == [503, 200]
         await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
         await one.hears(b"01234")
         await peer.send(b"56789")
         got = await one.response()
-        assert (got.status, got.body, got.whole) == (200, b"0123456789", True)
-        assert got.value(b"connection") == b"close"
+        assert (got.status, got.body, got.whole, got.value(b"connection")) == (200, b"0123456789", True, b"close")
         assert await one.ends() == "fin"
-
-
-async def test_sigterm_lets_a_filtered_answer_finish(gateways: Gateways) -> None:
-    """Streamed, it says that the connection ends: one of four places that wrote heads had forgotten it."""
-    async with until_exit(gateways) as rig:
-        one, peer = await rig.begin(post(filtered()))
-        await draining(rig)
         told = event(notification("notifications/message", level="info", data="x"))
-        listed = event(result(body(rig.upstream.requests[0])["id"], page(TASKS[:1], "c")))
-        await peer.send(stream() + chunk(told + listed) + LAST_CHUNK)
-        peer = await rig.upstream.request(2)
-        await peer.send(answer(result(body(rig.upstream.requests[1])["id"], page(TASKS[1:]))))
-        got = await one.response()
+        await listing.send(stream() + chunk(told + event(result(asked_id, page(TASKS[:1], "c")))) + LAST_CHUNK)
+        listing = await rig.upstream.request(7)
+        await listing.send(answer(result(body(rig.upstream.requests[6])["id"], page(TASKS[1:]))))
+        got = await filters.response()
         assert ids(final(got)) == ["t-1"]
-        assert got.value(b"content-type") == b"text/event-stream"
-        assert got.value(b"connection") == b"close"
-
-
-async def test_sigterm_lets_an_answer_that_is_a_stream_finish(gateways: Gateways) -> None:
-    """The TypeScript SDK answers every POST with a stream (DESIGN 2): it is an answer in flight, with an end."""
-    async with until_exit(gateways) as rig:
-        one, peer = await rig.begin(post(call("tools/call")))
-        await peer.send(stream() + chunk(event(notification("notifications/progress", progress=1))))
-        await one.hears(b"progress")
-        await draining(rig)
-        await peer.send(chunk(event(result(1, {}))) + b"0\r\n\r\n")
-        got = await one.response()
-        assert got.whole
-        assert final(got) == result(1, {})
-
-
-async def test_sigterm_closes_open_streams(gateways: Gateways) -> None:
-    """At once: a GET stream has no end to wait for. And not as if it had ended by itself."""
-    async with own(gateways, limits={"drain_timeout": "1h"}) as rig:
-        streams = []
-        for _ in range(3):
-            one, peer = await rig.begin(request(fields=[b"Accept: text/event-stream"]))
-            await peer.send(stream() + chunk(event(b"1")))
-            await one.hears(b"data: 1")
-            streams.append((one, peer))
-        rig.gateway.signal(signal.SIGTERM)
-        for one, peer in streams:
-            await one.ends()
-            await peer.ends()
-        assert await rig.gateway.exits() == 0
-
-
-async def test_a_drain_does_not_wait_for_what_has_become_a_stream(gateways: Gateways) -> None:
-    """It did, until another connection had ended: a head that comes during a drain says that there is no end."""
-    async with own(gateways, limits={"drain_timeout": "1h"}) as rig:
-        one, peer = await rig.begin(request(fields=[b"Accept: text/event-stream"]))
-        await draining(rig)
-        await peer.send(stream() + chunk(event(b"1")))
-        await one.ends()
+        assert (got.value(b"content-type"), got.value(b"connection")) == (b"text/event-stream", b"close")
+        await slow.send(chunk(event(result(1, {}))) + LAST_CHUNK)
+        assert final(await streamed.response()) == result(1, {})
+        for client in (one, filters, streamed):
+            await client.close()
+        await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 3, "the streams are left")
+        assert [client.end for client, _ in endless] == ["open"] * 2
+        await late_peer.send(stream() + chunk(event(b"1")))  # its head says that there is no end to wait for
+        for end in (late, *(end for both in endless for end in both)):
+            await end.ends()
         assert await rig.gateway.exits() == 0
 
 
