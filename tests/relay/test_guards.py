@@ -274,8 +274,6 @@ ONE_CLIENT: dict[str, Callable[[int], bytes]] = {
     "of another proxy": lambda n: b"Proxy-Authorization: %d" % n,
     "a cookie beside Authorization": lambda n: ALICE + b"\r\nCookie: %d" % n,
     "a key beside a cookie": lambda n: b"Cookie: alice\r\nX-Api-Key: %d" % n,
-    "white space behind it": lambda n: ALICE + b" " * n,
-    "tabs behind it": lambda n: ALICE + b"\t" * n,
     "white space inside": lambda n: b"Authorization: Bearer " + b" " * n + b"alice",
     "case": lambda n: b"Authorization: " + [b"bearer", b"Bearer", b"BEARER", b"beareR"][n] + b" alice",
     "a word behind the token": lambda n: ALICE + b" %d" % n,
@@ -290,12 +288,10 @@ _BOTH_NAMED = "a cookie beside Authorization", NAMED
 
 
 @pytest.mark.parametrize(("how", "named"), [(h, n) for n in (None, NAMED) for h in ONE_CLIENT if (h, n) != _BOTH_NAMED])
-async def test_what_is_invented_or_spelled_otherwise_makes_no_other_client(
-    gateways: Gateways, how: str, named: list[str] | None
-) -> None:
+def test_what_is_invented_or_spelled_otherwise_makes_no_other_client(how: str, named: list[str] | None) -> None:
     """Servers take each spelling for one token. Several fields count by the address: one of them is invented."""
-    async with guarded(gateways, upstream={"identity_headers": named}) as rig:
-        assert await statuses(rig, *(post(ASK, ONE_CLIENT[how](n)) for n in range(4))) == [200, 200, 429, 429]
+    asked = [[line.partition(b": ")[::2] for line in ONE_CLIENT[how](n).split(b"\r\n")] for n in range(4)]
+    assert len({rate_limit_key(fields, named, "192.0.2.1") for fields in asked}) == 1
 
 
 async def test_clients_are_told_apart_by_authorization_then_cookie_then_address(gateways: Gateways) -> None:
