@@ -1,23 +1,25 @@
 """What a reload changes, and what outlives it (DESIGN 8.6); several upstreams, and which one is chosen (DESIGN 8.4)."""
 
+import json
 import os
 import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
-from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, settings
-from tests.peer import Client
-from tests.relay.http1 import Message
+from tests.launch import Gateways, Json, eventually, held_port, listening, logged, port_of, settings
 from tests.relay.messages import call, filtered, in_pages, notification, page, result, task
 from tests.relay.rig import Place, Rig, Server, body, final, ids, meant, own, rig_at, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
-from tests.upstream import Upstream
+from tests.upstream import Upstream, in_a_thread
 
 TASKS = [task("t-1"), task("t-2", "completed")]
 LOG = {"level": "info"}
@@ -112,12 +114,15 @@ async def test_sighup_takes_over_a_new_configuration(gateways: Gateways) -> None
             await elsewhere.close()
 
 
-BAD: dict[str, tuple[Any, str]] = {
-    "an unknown key": (lambda good: {**good, "colour": "red"}, "colour: "),
-    "a wrong type": (lambda good: {**good, "index": {"page_size": "many"}}, "index.page_size"),
-    "no upstream": (lambda good: {**good, "upstreams": []}, "upstreams: "),
-    "another address": (lambda good: {**good, "listen": "127.0.0.1:1"}, "listen cannot change"),
-}
+# What is made of the good configuration, or else of its file, and what is said of it.
+BAD: list[tuple[Callable[[Json, Path], Json | None], str]] = [
+    (lambda good, _: {**good, "colour": "red"}, "colour: "),
+    (lambda good, _: {**good, "index": {"page_size": "many"}}, "index.page_size"),
+    (lambda good, _: {**good, "upstreams": []}, "upstreams: "),
+    (lambda good, _: {**good, "listen": "127.0.0.1:1"}, "listen cannot change"),
+    (lambda _, file: os.mkfifo(file), "a pipe cannot be read again"),  # the gateway waited for a writer, for good
+    (lambda _, file: None, "cannot be read: No such file"),
+]
 
 
 async def test_sighup_with_a_bad_file_changes_nothing_and_says_so(gateways: Gateways) -> None:
@@ -125,20 +130,14 @@ async def test_sighup_with_a_bad_file_changes_nothing_and_says_so(gateways: Gate
         gateway = rig.gateway
         assert gateway.file is not None
         good = rig.settings()
-        for change, named in BAD.values():
-            gateway.renew(change(good))
-            assert (await logged(gateway, named))["level"] == "error"
+        for change, words in BAD:
+            gateway.file.unlink(missing_ok=True)
+            if (bad := change(good, gateway.file)) is not None:
+                gateway.reconfigure(bad)
+            gateway.signal(signal.SIGHUP)
+            assert (await logged(gateway, words))["level"] == "error"
             assert (await rig.ask(post(filtered()))).status == 200
             assert (await rig.gateway.metrics())["taskgate_config_last_reload_successful", ()] == 0
-        gateway.file.unlink()
-        os.mkfifo(gateway.file)  # to open one waits for a writer: the gateway stood still, for good
-        gateway.signal(signal.SIGHUP)
-        assert (await logged(gateway, "a pipe cannot be read again"))["level"] == "error"
-        assert (await rig.ask(post(filtered()))).status == 200
-        gateway.file.unlink()
-        gateway.signal(signal.SIGHUP)
-        assert (await logged(gateway, "cannot be read: No such file"))["level"] == "error"
-        assert (await rig.ask(post(filtered()))).status == 200
         gateway.renew({**good, "index": {"page_size": 1}})
         await logged(gateway, "reloaded")
         listed = final(await rig.ask(post(filtered(status=["working", "completed"]))))
@@ -199,34 +198,6 @@ async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways) -> 
 # ---- several upstreams: which one a request goes to, and what is changed on the way there and back ----
 
 
-class Several:
-    """A gateway before four upstreams: by prefix, by a longer prefix, by host and prefix, and for the rest."""
-
-    def __init__(self, gateway: Gateway, upstreams: dict[str, Upstream]) -> None:
-        self.gateway = gateway
-        self.upstreams = upstreams
-
-    async def asked(self, target: bytes, host: bytes = b"localhost") -> tuple[str, Message]:
-        """The name of the upstream that a request went to, and the request as it came there."""
-        one = await Client.connect(self.gateway.port)
-        await one.send(request(target=target, host=host, fields=[b"Connection: close"]))
-        before = {name: len(up.requests) for name, up in self.upstreams.items()}
-        found: list[str] = []
-
-        async def arrived() -> bool:
-            found[:] = [name for name, up in self.upstreams.items() if len(up.requests) > before[name]]
-            return bool(found) or bool(one.received)
-
-        await eventually(arrived, "a request at one of the upstreams")
-        assert len(found) == 1, bytes(one.received)
-        up = self.upstreams[found[0]]
-        peer = await up.request(len(up.requests))
-        await peer.send(response(found[0].encode()))
-        assert (await one.response()).body == found[0].encode()
-        await one.close()
-        return found[0], up.requests[-1]
-
-
 NAMES: dict[str, Json] = {
     "research": {"match": {"prefix": "/research"}},
     "deep": {"match": {"prefix": "/research/deep"}},
@@ -236,19 +207,25 @@ NAMES: dict[str, Json] = {
 }
 
 
+Several: TypeAlias = tuple[Rig, dict[str, int]]
+"""A gateway before these upstreams, and their ports."""
+
+
+def echo(name: str, head: bytes, body: bytes) -> bytes:
+    """What the upstream of that name says: its name and what it was asked, or a list with a task of its own."""
+    if body:
+        return answer(result(json.loads(body)["id"], page([task(f"of-{name}")])))
+    return response(name.encode() + b"\r\n" + head)
+
+
 @pytest.fixture
 async def several(gateways: Gateways) -> AsyncIterator[Several]:
-    sockets = {name: listening() for name in NAMES}
-    upstreams = [
-        {"name": name, "url": f"http://127.0.0.1:{port_of(sockets[name])}/mcp", **more} for name, more in NAMES.items()
-    ]
-    with gateways.process(1, upstreams=upstreams) as gateway:
-        ends = {name: Upstream(sock) for name, sock in sockets.items()}
-        yield Several(gateway, ends)
-        for one in ends.values():
-            await one.close()
-    for sock in sockets.values():
-        sock.close()
+    with ExitStack() as stack:
+        ports = {name: stack.enter_context(in_a_thread(partial(echo, name))) for name in NAMES}
+        upstreams = [{"name": name, "url": f"http://127.0.0.1:{ports[name]}/mcp", **NAMES[name]} for name in NAMES]
+        gateway = stack.enter_context(gateways.process(1, upstreams=upstreams))
+        async with rig_at(Place(gateway, stack.enter_context(listening()))) as rig:
+            yield rig, ports
 
 
 ROUTES = [
@@ -270,27 +247,24 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("is_absolute", [False, True])
-async def test_an_upstream_is_chosen_by_host_and_by_prefix(several: Several, is_absolute: bool) -> None:
+async def test_an_upstream_is_chosen_by_host_and_by_prefix(
+    several: tuple[Rig, dict[str, int]], is_absolute: bool
+) -> None:
     """RFC 9112, 3.2.2: every server must take an absolute target, and its authority goes before `Host`."""
+    rig, ports = several
     for target, host, name, seen in ROUTES:
         given = (b"http://" + host + target, b"localhost") if is_absolute else (target, host)
-        found, asked = await several.asked(*given)
-        assert (found, asked.target) == (name, seen), (target, host)
-        hosts = {"hosted": host, "by-host": b"fixed.example:81"}
-        own_authority = b"127.0.0.1:%d" % several.upstreams[name].port
-        assert asked.value(b"host") == hosts.get(name, own_authority)
+        asked = (await rig.ask(request(target=given[0], host=given[1]))).body.split(b"\r\n")
+        own_authority = b"127.0.0.1:%d" % ports[name]
+        expected = {"hosted": host, "by-host": b"fixed.example:81"}.get(name, own_authority)
+        assert asked[:2] == [name.encode(), b"GET %b HTTP/1.1" % seen] and b"Host: " + expected in asked, (target, host)
 
 
 async def test_tasks_of_several_upstreams_are_kept_apart(several: Several) -> None:
     """The same session id and token at two upstreams are two sessions (DESIGN 7)."""
     for name, prefix in (("research", b"/research"), ("rest", b"")):
-        one = await Client.connect(several.gateway.port)
-        await one.send(post(filtered(), b"Mcp-Session-Id: same", target=prefix + b"/mcp"))
-        up = several.upstreams[name]
-        peer = await up.request(len(up.requests) + 1)
-        await peer.send(answer(result(body(up.requests[-1])["id"], page([task(f"of-{name}")]))))
-        assert ids(final(await one.response())) == [f"of-{name}"]
-        await one.close()
+        got = await several[0].ask(post(filtered(), b"Mcp-Session-Id: same", target=prefix + b"/mcp"))
+        assert ids(final(got)) == [f"of-{name}"]
 
 
 async def test_what_is_added_only_when_configured(gateways: Gateways) -> None:
