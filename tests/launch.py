@@ -243,6 +243,11 @@ class Gateway:
         """Status and text of a page of the admin listener."""
         return _get(self.admin, path)
 
+    async def shown(self) -> Json:
+        """What the page shows."""
+        shown: Json = json.loads((await asyncio.to_thread(self.get, "/page/status.json"))[1])
+        return shown
+
     async def metrics(self) -> Samples:
         return samples(await self.exposition())
 

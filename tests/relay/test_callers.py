@@ -1,7 +1,5 @@
 """Whose requests these are: identities that drift (DESIGN 7.11), and callers who prove each request (DESIGN 5.9)."""
 
-import asyncio
-import json
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
@@ -27,9 +25,8 @@ async def warnings(rig: Rig) -> list[Json]:
 
 async def seen(rig: Rig) -> tuple[float, str, list[list[str]]]:
     """What the operator sees: the metric, the first line of the page, the fields that each warning names."""
-    _, shown = await asyncio.to_thread(rig.gateway.get, "/page/status.json")
-    counted = (await rig.gateway.metrics())[UP]
-    return counted, json.loads(shown)["verdict"]["text"], [line["fields"] for line in await warnings(rig)]
+    counted, shown = (await rig.gateway.metrics())[UP], await rig.gateway.shown()
+    return counted, shown["verdict"]["text"], [line["fields"] for line in await warnings(rig)]
 
 
 async def lists(rig: Rig, *callers: Iterable[bytes], token: bytes = b"t", session: bytes | None = None) -> None:

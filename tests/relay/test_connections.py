@@ -20,7 +20,7 @@ from gateway.transport.repeated_log_lines import LogLimit
 from gateway.upstream.connection_pool import Call, Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
 from tests.launch import Gateways, listening, logged, port_of
-from tests.peer import Client, Peer, kernel_bytes_max
+from tests.peer import Peer, kernel_bytes_max
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, initialized, page, task
 from tests.relay.rig import Rig, Server, final, own, rig_with
@@ -30,16 +30,11 @@ from tests.upstream import Upstream
 TEXT = b"Content-Type: text/plain"
 
 
-async def once(rig: Rig, asked: bytes | None = None) -> tuple[Client, Peer]:
-    one, peer = await rig.answered(asked or request(), response(b"first"))
-    return one, peer
-
-
 # ---- kept-alive upstream connections ----
 
 
 async def test_a_get_on_a_dying_connection_is_sent_again(rig: Rig) -> None:
-    one, peer = await once(rig)
+    one, peer = await rig.answered(request(), response(b"first"))
     await one.send(request())
     assert await rig.upstream.request(2) is peer
     peer.reset()
@@ -49,7 +44,7 @@ async def test_a_get_on_a_dying_connection_is_sent_again(rig: Rig) -> None:
 
 
 async def test_a_get_of_which_an_answer_had_begun_is_not_sent_again(rig: Rig) -> None:
-    one, peer = await once(rig)
+    one, peer = await rig.answered(request(), response(b"first"))
     await one.send(request())
     await rig.upstream.request(2)
     await peer.send(b"HTTP/1.1 200 OK\r\nContent-Le")
@@ -61,7 +56,7 @@ async def test_a_get_of_which_an_answer_had_begun_is_not_sent_again(rig: Rig) ->
 
 async def test_an_idle_connection_is_closed_in_time(hasty_rig: Rig) -> None:
     """`idle_timeout` is a second there."""
-    _, peer = await once(hasty_rig)
+    _, peer = await hasty_rig.answered(request(), response(b"first"))
     assert await peer.ends() == "fin"
 
 
@@ -173,15 +168,6 @@ CLOSE = b"Connection: close"
 KEEP = b"Connection: keep-alive"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-async def next_goes(rig: Rig, one: Client, peer: Peer, is_same: bool) -> None:
-    """The next request of a client goes out on the same connection, or on another, and gets its own answer."""
-    await one.send(request())
-    other = await rig.upstream.request(2)
-    assert (other is peer) is is_same
-    await other.send(response(b"mine"))
-    assert (await one.response(2)).body == b"mine"
 
 
 # ---- what nobody asked for ----
@@ -304,7 +290,11 @@ async def test_a_connection_that_is_whole_is_kept_unless_the_server_will_close_i
     await peer.send({**KEPT, **LEFT}[name])
     got = await one.response()
     assert got.whole and b"lose" not in b"".join(value for _, value in got.trailers)
-    await next_goes(rig, one, peer, name in KEPT)
+    await one.send(request())
+    other = await rig.upstream.request(2)
+    assert (other is peer) is (name in KEPT)
+    await other.send(response(b"mine"))
+    assert (await one.response(2)).body == b"mine"
 
 
 # ---- connections that a server authenticates ----

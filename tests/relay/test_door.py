@@ -20,6 +20,8 @@ from tests.relay.rig import Rig, Script, body, gives, meant, own, rig_with, says
 from tests.relay.test_handshakes import hello
 from tests.relay.wire import LAST_CHUNK, chunk, chunked, event, post, request, response, stream
 
+ok = says(response())
+
 
 async def test_a_bad_chunk_after_the_answer_has_begun_cuts_it(process_rig: Rig) -> None:
     text = [b"Content-Type: text/plain", b"Transfer-Encoding: chunked"]
@@ -72,7 +74,7 @@ MAPPED = b"[::1]", b"[::ffff:127.0.0.1]", b"[::ffff:7f00:1]:80"
 
 async def test_what_is_listed_comes_in(gateways: Gateways) -> None:
     listed = {"allowed_hosts": ["mcp.example"], "allowed_origins": ["https://app.example", "http://app.example:3000"]}
-    async with rig_with(gateways, _ok, **listed) as rig:
+    async with rig_with(gateways, ok, **listed) as rig:
         for host in (b"mcp.example", b"MCP.example:8080", b"localhost", *MAPPED):
             assert (await rig.ask(request(host=host))).status == 200
         assert await _admin(rig.gateway, request(target=b"/metrics", host=b"mcp.example")) == 200
@@ -110,7 +112,7 @@ async def test_a_host_has_a_limit_on_every_listener(gateways: Gateways) -> None:
     """Beyond loopback it had none, and 60 kB of it went into addresses and fields for the upstream."""
     with held_port() as admin, held_port() as listen:
         everywhere = {"admin": {"listen": f"0.0.0.0:{port_of(admin)}"}, "listen": f"0.0.0.0:{port_of(listen)}"}
-        async with rig_with(gateways, _ok, **everywhere) as rig:
+        async with rig_with(gateways, ok, **everywhere) as rig:
             gateway = replace(rig.gateway, port=port_of(listen), admin=port_of(admin))
             for host, status in ((b"h" * 300, 200), (b"h" * 301, 403), (b"\xff" * 8000, 403)):
                 one = await Client.connect(gateway.port)
@@ -132,14 +134,14 @@ async def test_a_head_that_is_too_slow_gets_408(hasty_rig: Rig) -> None:
 
 @pytest.mark.parametrize("asked", [b"", request()], ids=["says nothing", "idle"])
 async def test_a_connection_that_says_nothing_or_has_been_idle_is_closed(hasty_rig: Rig, asked: bytes) -> None:
-    hasty_rig.serve(_ok)
+    hasty_rig.serve(ok)
     one = await hasty_rig.client(asked)
     assert await one.ends() == "fin"
     assert [got.status for got in one.responses()] == [200] * bool(asked)
 
 
 async def test_who_is_turned_away_and_stays_has_a_limit_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, _ok, limits={"connections_max": 1, "stall_timeout": "3s"}) as rig:
+    async with rig_with(gateways, ok, limits={"connections_max": 1, "stall_timeout": "3s"}) as rig:
         held = await rig.client()
         above = [await rig.client() for _ in range(TURNED_AWAY_MAX + 1)]
         await above[-1].ends()
@@ -152,14 +154,10 @@ async def test_who_is_turned_away_and_stays_has_a_limit_too(gateways: Gateways) 
         )
 
 
-async def _ok(_request: object, _peer: object) -> bytes:
-    return response()
-
-
 @pytest.mark.parametrize("name", [b"Mcp-Session-Id", b"Mcp-Protocol-Version"])
 async def test_a_field_that_mcp_knows_once_is_refused_twice(gateways: Gateways, name: bytes) -> None:
     """The gateway read the first: a server that reads the last one answered for another session than was looked up."""
-    async with rig_with(gateways, _ok) as rig:
+    async with rig_with(gateways, ok) as rig:
         for given in ([name + b": a"], [name + b": a", b"x-between: b", name.lower() + b": a"]):
             for asked in (post(filtered(), *given), request(fields=given), post(call("ping"), *given)):
                 answered = await rig.ask(asked)

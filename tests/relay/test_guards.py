@@ -6,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from json import loads
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ async def statuses(rig: Rig, *pieces: bytes) -> list[int]:
 async def test_a_rate_holds_for_each_identity(gateways: Gateways) -> None:
     async with guarded(gateways) as rig:
         assert await statuses(rig, *[post(ASK, ALICE)] * 3, post(ASK, BOB)) == [200, 200, 429, 200]
-        shown = loads((await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1])["verdict"]
+        shown = (await rig.gateway.shown())["verdict"]
         assert (shown["level"], shown["text"]) == ("note", "Requests to up beyond a guard's rate: 1")
         got = await rig.ask(post(call("tasks/get", 7, taskId="t"), ALICE))
         assert (got.status, got.value(b"retry-after")) == (200, None), "a status from 400 up would end its session"

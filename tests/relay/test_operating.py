@@ -281,7 +281,7 @@ async def test_text_lines(gateways: Gateways) -> None:
 
 async def verdict(rig: Rig) -> Json:
     """What the page says first."""
-    found: Json = json.loads((await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1])["verdict"]
+    found: Json = (await rig.gateway.shown())["verdict"]
     return found
 
 
@@ -329,7 +329,7 @@ async def test_what_fails_all_has_one_headline_whether_it_is_up_or_down_at_the_m
         for count in range(1, 11):
             answers = count % 3 > 0
             await rig.ask(rig.post(call("ping")))
-            shown = json.loads((await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1])
+            shown = await rig.gateway.shown()
             if count >= 5:
                 [fault], [upstream] = shown["verdict"]["faults"], shown["upstreams"]
                 assert fault.pop("text") == f"up failed all {count} requests" and upstream["wrong"]["down"]
@@ -425,8 +425,8 @@ async def test_what_a_peer_says_stands_in_the_log_as_printable_text(gateways: Ga
         await rig.ask(request(fields=[b"Traceparent: " + raw]))
         assert (await rig.ask(request(fields=[b"Connection: mcp-" + raw]))).status == 400
         await eventually(lambda: rig.gateway.log.count("mcp-") >= 1, "the last line")
-        log, shown = rig.gateway.log, (await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1]
-        assert "mcp-\\u0080\\u0082" in json.loads(shown)["failures"][0]["why"]
+        log, shown = rig.gateway.log, await rig.gateway.shown()
+        assert "mcp-\\u0080\\u0082" in shown["failures"][0]["why"]
         assert [line for line in log.split("\n") if not line.isprintable()] == []
         assert "\\u0085" in log and "\\u202e" in log and "\xff" in log
         if form == "json":
@@ -531,8 +531,7 @@ async def test_what_goes_on_does_not_count_for_p95(gateways: Gateways) -> None:
 
 async def p95(rig: Rig) -> Any:
     """That of the page, of the last minute."""
-    _, shown = await asyncio.to_thread(rig.gateway.get, "/page/status.json")
-    return json.loads(shown)["upstreams"][0].get("p95", [None])[0]
+    return (await rig.gateway.shown())["upstreams"][0].get("p95", [None])[0]
 
 
 @pytest.mark.parametrize("status", [b"404 No", b"307 There"])

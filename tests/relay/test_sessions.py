@@ -1,7 +1,5 @@
 """What is remembered of a session besides its tasks: what `initialize` said, and the caller's identity."""
 
-import asyncio
-import json
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -227,7 +225,7 @@ async def test_log_page_and_counts_name_the_upstream_and_the_key(gateways: Gatew
         await refused(Session(rig), "index.tasks_max")
         line = await logged(rig.gateway, "index.tasks_max")
         assert line["upstream"] == "up"
-        shown = json.loads((await asyncio.to_thread(rig.gateway.get, "/page/status.json"))[1])
+        shown = await rig.gateway.shown()
         [reason], [query] = shown["reasons"], shown["queries"]
         assert (reason["failure"], reason["upstream"], reason["is_fault"]) == ("TooLarge", "up", False)
         assert "index.tasks_max" in reason["why"] and "index.tasks_max" in query["reason"]

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +15,7 @@ from tests.launch import Gateway, Gateways, Samples, changes, logged, samples
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, initialized, notification, page, result, task
-from tests.relay.rig import Rig, Server, body, own, rig_with
+from tests.relay.rig import Server, body, own, rig_with
 from tests.relay.wire import answer, chunk, event, post, request, response, stream
 from tests.upstream import in_a_thread
 
@@ -77,15 +76,6 @@ REQUESTS = [
 ]
 
 
-async def some_traffic(rig: Rig) -> None:
-    """Requests of every kind, that succeed and that fail, each with secrets in it."""
-    rig.serve(script)
-    for asked, status in REQUESTS:
-        assert (await rig.ask(asked)).status == status
-    gone = await rig.client(post(call("tasks/result", taskId=SECRETS["task"]), *FIELDS, target=TARGET))
-    gone.reset()
-
-
 LABELS = frozenset(
     ("upstream", "kind", "status", "method", "outcome", "code", "why", "reason", "tool", "version", "python", "le")
 )
@@ -95,7 +85,11 @@ async def test_metrics_say_what_happened_and_neither_they_nor_logs_tell_a_secret
     """At debug, where most is said: one line of JSON for everything, and nothing that was said in confidence."""
     async with own(gateways) as rig:
         before = await rig.gateway.metrics()
-        await some_traffic(rig)
+        rig.serve(script)
+        for asked, status in REQUESTS:
+            assert (await rig.ask(asked)).status == status
+        gone = await rig.client(post(call("tasks/result", taskId=SECRETS["task"]), *FIELDS, target=TARGET))
+        gone.reset()
         await rig.gateway.until(
             lambda now: changes(before, now, "taskgate_requests_total", status="403") == 2,
             "the last requests, two refusals, are counted",
@@ -195,10 +189,6 @@ def of(tool: str | None = None, status: str | None = None, upstream: str = "up")
     return tuple(sorted((name, value) for name, value in labels.items() if value is not None))
 
 
-def rows(gateway: Gateway) -> Any:
-    return json.loads(gateway.get("/page/status.json")[1])["upstreams"][0]["tasks"]
-
-
 async def test_a_task_is_begun_works_and_ends(gateways: Gateways, server: Workshop) -> None:
     with gateways.process(server.port) as gateway:
         for number in range(4):
@@ -222,7 +212,7 @@ async def test_a_task_is_begun_works_and_ends(gateways: Gateways, server: Worksh
         assert samples["taskgate_tasks_ended_total", of("render", "failed")] == 1
         assert samples["taskgate_task_duration_seconds_sum", of("render", "failed")] == 40
         assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 1
-        [shown] = [row for row in rows(gateway) if row["tool"] == "render"]
+        [shown] = [row for row in (await gateway.shown())["upstreams"][0]["tasks"] if row["tool"] == "render"]
         assert shown["live"]["working"]["count"] == shown["live"]["input_required"]["count"] == 1
         assert shown["started"] == {"1m": 4, "5m": 4, "all": 4}
         assert shown["ended"]["1m"] == shown["ended"]["all"] == {"completed": 1, "failed": 1}

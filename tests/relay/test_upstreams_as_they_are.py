@@ -27,7 +27,7 @@ from tests.model.virtual import START_S, VirtualLoop
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, page, result
-from tests.relay.rig import Rig, body, meant, rig_with
+from tests.relay.rig import Rig, gives, meant, own, rig_with
 from tests.relay.wire import answer, chunk, post, request, response, stream
 from tests.upstream import Cheap, Upstream, fields_of
 
@@ -284,11 +284,6 @@ def said_of(gateway: Gateway) -> list[tuple[str, str]]:
     return [(str(line["message"]).removeprefix("the upstream is "), str(line["before"])) for line in lines]
 
 
-async def pong(asked: Message, peer: Peer) -> bytes:
-    message = body(asked)
-    return answer(result(message["id"], page([]))) if message else response(status=b"405 Method Not Allowed")
-
-
 @pytest.mark.parametrize("asked", [call("ping"), filtered()], ids=["relayed", "crawled"])
 async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gateways, asked: Json) -> None:
     with held_port() as port:
@@ -371,7 +366,7 @@ async def test_what_says_nothing_of_the_server(gateways: Gateways) -> None:
 
 async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: Gateways) -> None:
     with held_port() as other:
-        async with rig_with(gateways, pong, log={"level": "info"}) as rig:
+        async with rig_with(gateways, gives(page([])), log={"level": "info"}) as rig:
             await rig.ask(post(call("ping")))
             here = rig.gateway.port, rig.gateway.admin
             for changed, value in (({"requests_max": 9}, 1.0), ({"url": f"http://127.0.0.1:{port_of(other)}/"}, None)):
@@ -414,18 +409,12 @@ def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
 async def test_a_server_that_cuts_each_answer_is_down_and_stays_it(gateways: Gateways) -> None:
     """It was up with each head, and down with each cut: 574 lines a minute, and an alert that was a toss."""
 
-    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
-        await writer.drain()
-        writer.close()
+    async def cut(_asked: Message, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
+        peer.finish()
 
-    server = await asyncio.start_server(cut, "127.0.0.1", 0)
-    with gateways.process(server.sockets[0].getsockname()[1], log={"level": "info"}) as gateway:
+    async with own(gateways, cut, log={"level": "info"}) as rig:
         for _ in range(50):
-            with pytest.raises(http.client.IncompleteRead):
-                await asked(gateway)
-        assert (await gateway.metrics())["taskgate_upstream_up", (("upstream", "up"),)] == 0
-        told = [line["message"] for line in gateway.lines() if line["message"].startswith("the upstream is ")]
-        assert told == ["the upstream is down"]
-    server.close()
+            assert not (await rig.ask(request())).whole
+        assert await up(rig.gateway) == 0
+        assert [after for after, _ in said_of(rig.gateway)] == ["down"]
