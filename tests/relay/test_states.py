@@ -32,7 +32,7 @@ from tests.states import EVENTS_OF_A_CONNECTION, NEXT, STATES_OF_A_CONNECTION, i
 
 LATER_S: Final = 1e6
 TURNS: Final = 12  # of the loop: all that one event leads to, between sockets of this machine
-HISTORIES: Final = 1200
+HISTORIES: Final = 600
 EVENTS_MAX: Final = 12  # of one history
 SELDOM: Final = ("it is late", "a drain begins", "a drain ends", "the client leaves")
 WEIGHTS: Final = {**dict.fromkeys(SELDOM, 0.15), "the rest of a request comes": 0.5, "the response is whole": 3.0}
@@ -205,6 +205,10 @@ async def test_the_table_is_what_happens_in_whatever_order() -> None:
     for seed in range(HISTORIES):
         chance, bench = random.Random(seed), Bench()
         await bench.open()
+        if seed % 4 == 0:  # SKIPPING, where few histories come by chance
+            bench.body_rest = REST_OF_POST
+            await bench.send(POST)
+            await bench.do(answer)
         for _ in range(EVENTS_MAX):
             before = bench.connection.state
             if before == "CLOSED" or bench.client.fileno() < 0:
