@@ -243,6 +243,10 @@ class Gateway:
         """Status and text of a page of the admin listener."""
         return _get(self.admin, path)
 
+    async def relayed(self, host: str = "127.0.0.1") -> tuple[int, str]:
+        """Status and text of what the upstream answers to a GET."""
+        return await asyncio.to_thread(_get, self.port, "/mcp", host)
+
     async def shown(self) -> Json:
         """What the page shows."""
         shown: Json = json.loads((await asyncio.to_thread(self.get, "/page/status.json"))[1])
@@ -250,6 +254,21 @@ class Gateway:
 
     async def metrics(self) -> Samples:
         return samples(await self.exposition())
+
+    async def sample(self, name: str, **labels: str) -> float:
+        return (await self.metrics())[f"taskgate_{name}", tuple(sorted(labels.items()))]
+
+    async def becomes(self, name: str, value: float | None, **labels: str) -> Samples:
+        """The samples once that one has this value, None: it is not there. Of a request its answer comes first."""
+        found: Samples = {}
+
+        async def there() -> bool:
+            found.clear()
+            found.update(await self.metrics())
+            return found.get((f"taskgate_{name}", tuple(sorted(labels.items())))) == value
+
+        await eventually(there, f"{name} {labels} of {value}")
+        return found
 
     async def until(self, condition: Callable[[Samples], bool], what: str) -> None:
         async def holds() -> bool:
@@ -299,9 +318,9 @@ class Gateway:
             assert fault not in self.log, self.running.tail()
 
 
-def _get(port: int, path: str) -> tuple[int, str]:
-    """Status and text of a page at a port of 127.0.0.1."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=EVENTUALLY_S)
+def _get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    """Status and text of a page."""
+    connection = http.client.HTTPConnection(host, port, timeout=EVENTUALLY_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

@@ -7,8 +7,9 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
@@ -147,25 +148,30 @@ class Rig:
                 raise ended
 
 
-def says(data: bytes) -> Script:
-    """An upstream that answers every request with these bytes."""
+def answers(said: Callable[[Message], bytes | None]) -> Script:
+    """An upstream that answers every request with what this makes of it, if that is anything."""
 
-    async def script(_asked: Message, _peer: Peer) -> bytes:
-        return data
+    async def script(asked: Message, _peer: Peer) -> bytes | None:
+        return said(asked)
 
     return script
+
+
+def says(data: bytes) -> Script:
+    """An upstream that answers every request with these bytes."""
+    return answers(lambda _: data)
 
 
 def replies(said: Callable[[Json], Any], *fields: bytes) -> Script:
     """An upstream that answers every request of JSON-RPC with what this makes of it: a result, or a whole message."""
 
-    async def script(asked: Message, _peer: Peer) -> bytes:
+    def reply(asked: Message) -> bytes:
         message = body(asked)
         value = said(message)
         whole = value if isinstance(value, dict) and "jsonrpc" in value else result(message["id"], value)
         return answer(whole, *fields)
 
-    return script
+    return answers(reply)
 
 
 def gives(value: object, *fields: bytes) -> Script:
@@ -215,6 +221,15 @@ async def tls_client(rig: Rig, cert: str | None) -> AsyncIterator[tuple[asyncio.
     finally:
         writer.close()
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+def sent(gateway: Gateway, message: object, target: str = "/mcp", more: Mapping[str, str] = {}) -> tuple[int, Json]:
+    """Status and body of the answer to a message, without a loop."""
+    fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **more}
+    with closing(HTTPConnection("127.0.0.1", gateway.port, timeout=WAIT_S)) as connection:
+        connection.request("POST", target, json.dumps(message), fields)
+        got = connection.getresponse()
+        return got.status, json.loads(got.read())
 
 
 def body(message: Message) -> Any:

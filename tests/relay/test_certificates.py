@@ -22,7 +22,7 @@ from tests.forked import ran
 from tests.launch import Gateways, Json, eventually, listening, logged, port_of, settings
 from tests.relay.http1 import Reader
 from tests.relay.rig import Place, Rig, own, tls_client
-from tests.relay.test_upstreams_as_they_are import asked, tls_upstream
+from tests.relay.test_upstreams_as_they_are import tls_upstream
 from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
 from tests.upstream import fields_of
 
@@ -157,7 +157,7 @@ async def test_another_authority_is_trusted_whatever_becomes_of_the_certificate_
         upstream = {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}
         changed: Json = {"upstream": upstream, "log": {"level": "info"}}
         with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
-            assert await asked(gateway) == (200, b"ok")
+            assert await gateway.relayed() == (200, "ok")
             signed(Path(cert), Path(key), "gateway.internal", by=old, days=ends)
             if under == "another name":
                 tls["ca"] = new.ca
@@ -168,14 +168,14 @@ async def test_another_authority_is_trusted_whatever_becomes_of_the_certificate_
                 other.symlink_to(new.ca)
             gateway.renew(settings(gateway.port, gateway.admin, port, changed))
             await logged(gateway, '"reloaded"')
-            assert (await asked(gateway))[0] == 502
+            assert (await gateway.relayed())[0] == 502
             if ends < 0:
                 line = await logged(gateway, "a certificate is not valid")
                 assert line["upstream"] == "up" and "stays in use" in line["why"]
             upstream["url"] = f"https://127.0.0.1:{moved}/mcp"
             gateway.renew(settings(gateway.port, gateway.admin, port, changed))
             await eventually(lambda: gateway.log.count('"reloaded"') == 2, "another reload")
-            assert await asked(gateway) == (200, b"ok")
+            assert await gateway.relayed() == (200, "ok")
             assert seen.clients == ["gateway.internal"]
 
 

@@ -1,7 +1,6 @@
 """The command: its configuration, --check, SIGHUP, the errors of the first hour, and how a process ends (DESIGN 8)."""
 
 import asyncio
-import http.client
 import json
 import logging
 import os
@@ -103,10 +102,7 @@ async def test_a_drain_takes_new_connections_for_its_delay(gateways: Gateways) -
     with gateways.process(1, limits={"shutdown_delay": "4s"}) as gateway:
         gateway.signal(signal.SIGTERM)
         await eventually(lambda: gateway.get("/readyz")[0] == 503, "/readyz says no")
-        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=5)
-        connection.request("GET", "/")
-        assert connection.getresponse().status == 502
-        connection.close()
+        assert (await gateway.relayed())[0] == 502
         assert await gateway.exits() == 0
 
 
@@ -249,7 +245,7 @@ async def test_sigterm_lets_answers_finish_and_closes_streams(fresh_gateways: Ga
         assert final(await streamed.response()) == result(1, {})
         for client in (one, filters, streamed):
             await client.close()
-        await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 3, "the streams are left")
+        await rig.gateway.becomes("connections", 3)
         assert [client.end for client, _ in endless] == ["open"] * 2
         await late_peer.send(stream() + chunk(event(b"1")))  # its head says that there is no end to wait for
         for end in (late, *(end for both in endless for end in both)):

@@ -23,7 +23,7 @@ from tests.launch import Gateways, listening, logged, port_of
 from tests.peer import Peer, kernel_bytes_max
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, initialized, page, task
-from tests.relay.rig import Rig, Server, final, own, rig_with
+from tests.relay.rig import Rig, Server, answers, final, own, rig_with
 from tests.relay.wire import chunked, post, request, response
 from tests.upstream import Upstream
 
@@ -301,10 +301,7 @@ async def test_a_connection_that_is_whole_is_kept_unless_the_server_will_close_i
 
 
 async def test_a_head_that_came_before_is_framed_for_each_client(rig: Rig) -> None:
-    async def answering(asked: Message, peer: Peer) -> bytes:
-        return CHUNKS + (b"" if asked.method == b"HEAD" else chunked(b"ok"))
-
-    rig.serve(answering)
+    rig.serve(answers(lambda asked: CHUNKS + (b"" if asked.method == b"HEAD" else chunked(b"ok"))))
     for _ in range(4):
         assert (await rig.ask(GET)).body == b"ok"
         old = await rig.client(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")

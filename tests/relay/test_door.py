@@ -149,9 +149,7 @@ async def test_who_is_turned_away_and_stays_has_a_limit_too(gateways: Gateways) 
         await asyncio.gather(*(one.hears(b"HTTP/1.1 503 ") for one in above[:-1]))
         await held.send(request())
         assert (await held.response()).status == 200
-        await rig.gateway.until(
-            lambda now: now["taskgate_connections", ()] == 1, "who has been told goes, be it by being cut"
-        )
+        await rig.gateway.becomes("connections", 1)
 
 
 @pytest.mark.parametrize("name", [b"Mcp-Session-Id", b"Mcp-Protocol-Version"])
@@ -233,7 +231,7 @@ async def grown(rig: Rig, sent: bytes, answered: bytes) -> tuple[float, float]:
     growth_bytes = rss_bytes(pid) - before_bytes
     for one in clients:
         await one.close()
-    await rig.gateway.until(lambda now: now["taskgate_held_bytes", ()] == 0, "nothing is held once they have left")
+    await rig.gateway.becomes("held_bytes", 0)
     return growth_bytes / CONNECTIONS, held / CONNECTIONS
 
 
@@ -242,7 +240,7 @@ async def held_bytes(rig: Rig) -> float:
     seen = [-1.0]
 
     async def stands() -> bool:
-        seen.append((await rig.gateway.metrics())["taskgate_held_bytes", ()])
+        seen.append(await rig.gateway.sample("held_bytes"))
         await asyncio.sleep(0.1)
         return len(set(seen[-5:])) == 1
 

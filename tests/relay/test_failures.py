@@ -14,7 +14,7 @@ from tests.launch import Gateways, app_before, changes, held_port, listening, po
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, notification, page, result, task
-from tests.relay.rig import Place, Rig, Server, body, failed, final, gives, meant, rig_at
+from tests.relay.rig import Place, Rig, Server, answers, body, failed, final, gives, meant, rig_at
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(6)]
@@ -192,11 +192,8 @@ async def test_an_error_on_the_first_page_is_relayed_with_the_clients_id(
     process_rig: Rig, asked_id: bytes, code: int
 ) -> None:
     error = b'{"code":%d,"message":"not found","data":{"n":123456789012345678901234567890,"t":"\\u2028"}}' % code
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        return answer(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (dumps(body(asked)["id"]), error))
-
-    process_rig.serve(script)
+    said = b'{"jsonrpc":"2.0","id":%b,"error":%b}'
+    process_rig.serve(answers(lambda asked: answer(said % (dumps(body(asked)["id"]), error))))
     answered = await process_rig.ask(process_rig.post(with_id(filtered(), asked_id)))
     assert answered.status == 200
     assert b'"id":' + asked_id in answered.body and b'"error":' + error in answered.body
@@ -297,9 +294,5 @@ async def test_a_body_that_lost_bytes_inside_the_gateway_never_goes_up(
         assert (got.status, got.whole) == (502, True)
         assert [bytes(peer.received) for peer in rig.upstream.connections if peer.received] == []
         monkeypatch.undo()
-        rig.serve(echo)
+        rig.serve(answers(lambda asked: response(asked.body)))
         assert (await rig.ask(asked)).status == 200
-
-
-async def echo(asked: Message, peer: Peer) -> bytes:
-    return response(asked.body)

@@ -98,18 +98,14 @@ async def test_only_so_many_polls_wait(gateways: Gateways) -> None:
         assert 101 <= found.count(200) < 300, "what waits is bounded"
 
 
-async def in_flight(rig: Rig, count: int) -> bool:
-    return (await rig.gateway.metrics())["taskgate_requests_in_flight", (("upstream", "up"),)] == count
-
-
 async def test_a_poll_whose_client_leaves_keeps_nobody_waiting(gateways: Gateways) -> None:
     async with waiting(gateways, per_second=0.5) as rig:
         assert await statuses(rig, ALICES) == [200]
         polls = [await rig.client(ALICES) for _ in range(2)]
-        await eventually(lambda: in_flight(rig, 2), "both wait")
+        await rig.gateway.becomes("requests_in_flight", 2, upstream="up")
         for one in polls:
             one.reset()
-        await eventually(lambda: in_flight(rig, 0), "both are gone")
+        await rig.gateway.becomes("requests_in_flight", 0, upstream="up")
         assert await statuses(rig, ALICES) == [200], "it waits 2 s, not 6"
         assert len(rig.asked("tasks/get")) == 2
 
@@ -256,9 +252,7 @@ async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways:
         first = await rig.client(named(5))
         await rig.upstream.until(lambda: len(rig.upstream.requests) == 5, "the first query's asks")
         others = [await rig.client(named(5)) for _ in range(3)]
-        await rig.gateway.until(
-            lambda now: now["taskgate_requests_in_flight", (("upstream", "up"),)] == 4, "the others under way"
-        )
+        await rig.gateway.becomes("requests_in_flight", 4, upstream="up")
         go.set()
         assert [(await one.response()).status for one in (first, *others)] == [200] * 4
         assert len(rig.upstream.requests) == 5

@@ -67,7 +67,7 @@ async def failed(gateway: Gateway, expected: Mapping[str, int]) -> None:
     """Return once so many have failed, and no connection is left."""
 
     async def so_many() -> bool:
-        left = (await gateway.metrics())["taskgate_connections", ()]
+        left = await gateway.sample("connections")
         return left == 0 and await failures(gateway) == expected
 
     await eventually(so_many, f"failures {expected}")
@@ -194,7 +194,7 @@ async def test_handshakes_that_are_abused_are_each_counted_once(rig: Rig, tls: J
         await one.close()
 
     async def each_once() -> bool:
-        left = (await rig.gateway.metrics())["taskgate_connections", ()]
+        left = await rig.gateway.sample("connections")
         return sum((await failures(rig.gateway)).values()) == ABUSES and left == 0
 
     await eventually(each_once, f"{ABUSES} failures")
@@ -209,7 +209,7 @@ async def test_a_connection_in_its_handshake_counts(gateways: Gateways, tls: Jso
     for begun in (own, rig_with):
         async with begun(gateways, tls=tls, limits=limits) as rig:
             silent = [await rig.client(), await rig.client(hello()[:9]), await rig.client(hello())]
-            await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 3, "three in their handshakes")
+            await rig.gateway.becomes("connections", 3)
             async with tls_client(rig, tls["certificate"]) as (reader, _):
                 assert await reader.readline() == b"HTTP/1.1 503 Service Unavailable\r\n"
             plain = await rig.client(request())
@@ -226,9 +226,7 @@ async def test_sigterm_ends_handshakes_at_once_and_answers_in_time(gateways: Gat
             writer.write(request())
             peer = await rig.upstream.request()
             silent = [await rig.client(), await rig.client(hello()[:9]), await rig.client(hello())]
-            await rig.gateway.until(
-                lambda now: now["taskgate_connections", ()] == 4, "three in their handshakes, and one that is served"
-            )
+            await rig.gateway.becomes("connections", 4)
             rig.gateway.signal(signal.SIGTERM)
             for one in silent:
                 await one.ends()

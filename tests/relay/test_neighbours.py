@@ -20,7 +20,7 @@ from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, filtered, in_pages, page, result
 from tests.relay.messages import task as a_task
-from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, meant, own, rig_with, says
+from tests.relay.rig import Rig, Script, Server, Session, answers, body, final, ids, meant, own, rig_with, says
 from tests.relay.wire import answer, chunk, post, request, response, stream
 
 MIB = 1 << 20
@@ -48,11 +48,7 @@ async def pings_are_answered(rig: Rig) -> None:
 async def test_requests_behind_a_body_that_nobody_wanted_are_served_in_order(process_rig: Rig) -> None:
     """They were read while the end of that body was: out of order, and a body behind them lost its beginning."""
     rig = process_rig
-
-    async def echo(asked: Message, _peer: Peer) -> bytes:
-        return response(asked.target + b" %d" % len(asked.body))
-
-    rig.serve(echo)
+    rig.serve(answers(lambda asked: response(asked.target + b" %d" % len(asked.body))))
     one = await rig.client(
         request(b"POST", host=b"evil.example", fields=[b"Transfer-Encoding: chunked"]) + chunk(b"unwanted")
     )
@@ -83,19 +79,16 @@ async def test_bodies_beyond_the_limit_of_all_buffers_wait_or_get_503(gateways: 
         (other,) = (one for one, task in answers.items() if task in waiting)
         await other.send(large[-1:])
         assert (await waiting.pop()).status == 200
-        await rig.gateway.until(lambda now: now["taskgate_held_bytes", ()] == 0, "nothing is held any more")
+        await rig.gateway.becomes("held_bytes", 0)
 
 
 async def _holds(rig: Rig, size_bytes: int) -> bool:
-    return (await rig.gateway.metrics())["taskgate_held_bytes", ()] >= size_bytes
+    return await rig.gateway.sample("held_bytes") >= size_bytes
 
 
 async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways: Gateways) -> None:
     """Beyond the limit each body is read a little at a time. Memory stays the same, and everybody is served."""
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        return response(b"x" * (8 * MIB)) if asked.target == b"/large" else response(b"ok")
-
+    script = answers(lambda asked: response(b"x" * (8 * MIB) if asked.target == b"/large" else b"ok"))
     async with own(gateways, script, limits={"held_bytes_max": "2MiB", "inspected_body_bytes_max": "1MiB"}) as rig:
         slow = [await rig.client() for _ in range(20)]
         for one in slow:
@@ -103,7 +96,7 @@ async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways
             await one.send(request(target=b"/large"))
         await eventually(lambda: _holds(rig, 2 * MIB), "the limit is reached")
         await asyncio.sleep(0.3)
-        held = (await rig.gateway.metrics())["taskgate_held_bytes", ()]
+        held = await rig.gateway.sample("held_bytes")
         assert held < 2 * MIB + len(slow) * 4 * SMALL_BYTES_MAX
         await pings_are_answered(rig)
         for one in slow:
@@ -125,7 +118,7 @@ async def test_events_that_never_end_are_held_up_to_the_limit(gateways: Gateways
                 assert meant(await one.response()) == 503
             else:
                 await eventually(lambda: _holds(rig, 3 * MIB), "the event is counted")
-        held = (await rig.gateway.metrics())["taskgate_held_bytes", ()]
+        held = await rig.gateway.sample("held_bytes")
         assert 3 * MIB < held < 8 * MIB
         rig.serve(ok)
         await pings_are_answered(rig)
@@ -202,7 +195,7 @@ async def test_a_body_that_has_gone_up_takes_no_memory_while_its_answer_streams(
             if number == 0:
                 before = rss_bytes(rig.gateway.running.popen.pid)
         assert rss_bytes(rig.gateway.running.popen.pid) - before < 10 * body_bytes
-        assert (await rig.gateway.metrics())["taskgate_held_bytes", ()] == 0
+        assert await rig.gateway.sample("held_bytes") == 0
 
 
 async def test_a_body_that_its_last_piece_makes_large_counts_and_an_id_as_long_as_it_is_kept(

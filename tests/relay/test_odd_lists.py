@@ -12,7 +12,7 @@ from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, fault, filtered, in_pages, page, result, task
-from tests.relay.rig import Server, Session, body, final, ids, meant, rig_with
+from tests.relay.rig import Server, Session, answers, body, final, ids, meant, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, response, stream
 
 ALL: Final = call("tasks/list", order="asc", orderBy="createdAt")
@@ -138,11 +138,10 @@ async def test_a_list_whose_order_was_chance_is_crawled_once_that_shows(
 async def test_the_id_of_an_answer_may_be_spelt_otherwise_and_another_is_an_error_that_names_it(
     gateways: Gateways, form: str, spelt: Callable[[int], object] | int | str
 ) -> None:
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        said = spelt(body(asked)["id"]) if callable(spelt) else spelt
-        return FORMS[form](result(said, page(tasks(2))))
+    def odd(asked: Message) -> bytes:
+        return FORMS[form](result(spelt(body(asked)["id"]) if callable(spelt) else spelt, page(tasks(2))))
 
-    async with rig_with(gateways, script) as rig:
+    async with rig_with(gateways, answers(odd)) as rig:
         said = final(await Session(rig).ask(ALL))
         if callable(spelt):
             assert ids(said) == all_of(tasks(2))
@@ -193,10 +192,7 @@ async def test_an_answer_with_another_task_or_none_denies_what_is_unknown_and_ta
 async def test_a_page_may_be_twice_as_large_as_what_is_read_of_what_passes(gateways: Gateways, form: str) -> None:
     """Some servers list all tasks on one page (DESIGN 2.14)."""
     said = [task(f"t-{n:02}", statusMessage="x" * 900) for n in range(17)]
-
-    async def script(asked: Message, _: Peer) -> bytes:
-        return FORMS[form](result(body(asked)["id"], page(said)))
-
+    script = answers(lambda asked: FORMS[form](result(body(asked)["id"], page(said))))
     limits = {"inspected_body_bytes_max": 10_000, "inspected_event_bytes_max": 10_000}
     async with rig_with(gateways, script, index={"max_age": 0}, limits=limits) as rig:
         assert set(await listed(Session(rig))) == set(all_of(said))

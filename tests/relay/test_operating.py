@@ -14,33 +14,18 @@ import aiohttp
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.launch import Gateways, Json, Samples, changes, eventually, logged
+from tests.launch import Gateways, Json, changes, eventually, logged
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import call, fault, filtered, page, result, task
-from tests.relay.rig import Rig, Server, body, final, gives, own, replies, rig_with, says
+from tests.relay.rig import Rig, Server, answers, body, final, gives, own, replies, rig_with, says
 from tests.relay.wire import LAST_CHUNK, answer, event, post, request, response, stream
 from tests.relay.wire import chunk as in_chunk
 
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-async def samples_with(rig: Rig, name: str, value: float, **labels: str) -> Samples:
-    """The samples once that one has this value: a request is counted when its answer is out."""
-    found: Samples = {}
-
-    async def there() -> bool:
-        found.update(await rig.gateway.metrics())
-        return found.get((f"taskgate_{name}", tuple(sorted(labels.items())))) == value
-
-    await eventually(there, f"{name} {labels} of {value}")
-    return found
-
-
-async def echo(asked: Message, peer: Peer) -> bytes:
-    """An upstream that answers every request, with an empty list."""
-    message = body(asked)
-    return answer(result(message["id"], page([]))) if message else response()
+echo = answers(lambda asked: answer(result(body(asked)["id"], page([]))) if body(asked) else response())
 
 
 def lines(rig: Rig, message: str) -> list[Json]:
@@ -57,7 +42,7 @@ async def test_each_method_has_durations_and_statuses_of_its_own(gateways: Gatew
             await rig.ask(post(call(method)))
         await rig.ask(request(b"DELETE"))
         labels = {"upstream": "up", "kind": "relayed"}
-        found = await samples_with(rig, "requests_total", 1, **labels, method="DELETE", status="202")
+        found = await rig.gateway.becomes("requests_total", 1, **labels, method="DELETE", status="202")
         for method, count in (("ping", 2), ("tools/call", 1), ("other", 1), ("DELETE", 1)):
             durations = tuple(sorted({**labels, "method": method}.items()))
             assert found["taskgate_request_duration_seconds_count", durations] == count
@@ -126,19 +111,19 @@ async def test_what_is_in_flight_or_refused_and_what_waits_for_news(gateways: Ga
     async with rig_with(gateways, limits={"connections_max": 3}) as rig:
         _, peer = await rig.begin(request(fields=[b"Accept: text/event-stream"]))
         await peer.send(stream())
-        found = await samples_with(rig, "requests_in_flight", 1, upstream="up")
+        found = await rig.gateway.becomes("requests_in_flight", 1, upstream="up")
         assert found["taskgate_upstream_requests_in_flight", (("upstream", "up"),)] == 1
         for _ in range(8):
             await rig.client()
-        found = await samples_with(rig, "connections_refused_total", 6, why="connections_max")
+        found = await rig.gateway.becomes("connections_refused_total", 6, why="connections_max")
         assert found["taskgate_connections", ()] == 3
         await rig.leave()
-        await samples_with(rig, "requests_in_flight", 0, upstream="up")
-        await samples_with(rig, "upstream_requests_in_flight", 0, upstream="up")
+        await rig.gateway.becomes("requests_in_flight", 0, upstream="up")
+        await rig.gateway.becomes("upstream_requests_in_flight", 0, upstream="up")
         rig.serve(Server({}))
         await rig.ask(post(call("tasks/result", taskId="t-1")))
         await rig.ask(post(call("ping")))
-        await samples_with(rig, "upstream_response_seconds_count", 1, upstream="up")
+        await rig.gateway.becomes("upstream_response_seconds_count", 1, upstream="up")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +139,7 @@ async def test_a_list_that_the_server_refuses_has_not_failed(gateways: Gateways,
     refuse = replies(lambda message: json.loads(said) | {"id": message["id"]}) if b"ID" in said else says(said)
     async with rig_with(gateways, refuse) as rig:
         await rig.ask(post(filtered()))
-        found = await samples_with(rig, "queries_total", 1, upstream="up", outcome=outcome)
+        found = await rig.gateway.becomes("queries_total", 1, upstream="up", outcome=outcome)
         other = {"refused": "failed", "failed": "refused"}[outcome]
         assert found["taskgate_queries_total", (("outcome", other), ("upstream", "up"))] == 0
 
@@ -197,7 +182,7 @@ async def test_json_rpc_errors_are_counted_by_code_and_logged(gateways: Gateways
         assert (await rig.ask(post(message))).whole
         assert (await logged(rig.gateway, '"request"'))["method"] == message["method"]
         if code:
-            await samples_with(rig, "jsonrpc_errors_total", 1, upstream="up", code=code)
+            await rig.gateway.becomes("jsonrpc_errors_total", 1, upstream="up", code=code)
             line = await logged(rig.gateway, '"failed"')
             assert (line["level"], line["method"]) == ("info", message["method"])
             assert code in ("other", str(line["code"]))
@@ -319,15 +304,12 @@ async def test_an_upstream_that_refuses_nearly_all_is_no_healthy_one(gateways: G
 
 async def test_what_fails_all_has_one_headline_whether_it_is_up_or_down_at_the_moment(gateways: Gateways) -> None:
     """It was "down since" a second ago, then "failed 6 of 6 requests since" the first, each with advice of its own."""
-    answers = True
-
-    async def script(_asked: Message, _peer: Peer) -> bytes | None:
-        return response(status=b"500 Oh") if answers else None
-
+    is_up = True
+    script = answers(lambda _: response(status=b"500 Oh") if is_up else None)
     async with rig_with(gateways, script, upstream={"response_timeout": "500ms"}) as rig:
         states, told = list[str](), set[str]()
         for count in range(1, 11):
-            answers = count % 3 > 0
+            is_up = count % 3 > 0
             await rig.ask(rig.post(call("ping")))
             shown = await rig.gateway.shown()
             if count >= 5:
@@ -350,11 +332,7 @@ async def test_a_probe_of_other_paths_does_not_overwrite_why_a_server_refuses(ga
 async def test_the_result_of_a_cancelled_task_is_no_failure_of_the_servers(gateways: Gateways) -> None:
     """The TypeScript SDK answers with an internal error: the page was red after eleven ordinary requests."""
     said = {"tools/call": {"task": task("t-1")}, "tasks/cancel": task("t-1", "cancelled")}
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        method = body(asked)["method"]
-        return answer(result(1, said[method]) if method in said else fault(1, -32603, "no result stored"))
-
+    script = replies(lambda message: said.get(message["method"]) or fault(1, -32603, "no result stored"))
     async with rig_with(gateways, script) as rig:
         for message in (call("tools/call", name="x", task={}), call("tasks/cancel", taskId="t-1")):
             await rig.ask(rig.post(message))
@@ -521,7 +499,7 @@ async def test_what_goes_on_does_not_count_for_p95(gateways: Gateways) -> None:
                 await peer.send(in_chunk(event(result(number, {}))) + LAST_CHUNK)
                 await one.response()
             await one.close()
-        found = await samples_with(rig, "requests_in_flight", 0, upstream="up")
+        found = await rig.gateway.becomes("requests_in_flight", 0, upstream="up")
         assert changes({}, found, "taskgate_requests_total") == 4, "the stream that its client has left, too"
         assert await p95(rig) is None
         rig.serve(echo)

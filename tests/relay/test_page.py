@@ -16,11 +16,13 @@ from gateway.errors import GatewayError
 from gateway.operate import status_page as shown
 from tests.launch import ROOT, Gateway, Gateways
 from tests.relay.messages import call, filtered, page, result, task
+from tests.relay.rig import sent
 from tests.relay.wire import answer
 from tests.tools import tool
 from tests.upstream import in_a_thread
 
 playwright: Any = importlib.import_module("playwright.sync_api")
+expect: Any = playwright.expect
 
 SIZES: Final = {"narrow": (360, 740), "phone": (390, 844), "wide": (1280, 900)}
 HOSTILE: Final = "<img src=x onerror=alert(1)>"
@@ -50,25 +52,15 @@ def gateway(gateways: Gateways) -> Iterator[Gateway]:
 
 
 def ask(gateway: Gateway, message: object, target: str = "/mcp?key=s3cr3t-query") -> int:
-    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=10)
-    fields = {
-        "Content-Type": "application/json",
-        "Accept": "application/json, text/event-stream",
-        "Authorization": f"Bearer {SECRETS[0]}",
-        "Mcp-Session-Id": SECRETS[1],
-    }
-    connection.request("POST", target, json.dumps(message), fields)
-    answer = connection.getresponse()
-    answer.read()
-    connection.close()
-    return answer.status
+    who = {"Authorization": f"Bearer {SECRETS[0]}", "Mcp-Session-Id": SECRETS[1]}
+    return sent(gateway, message, target, who)[0]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Debian's chromium."""
     chromium = tool("chromium", "chromium")
-    playwright.expect.set_options(timeout=WAIT_MS)
+    expect.set_options(timeout=WAIT_MS)
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         yield launched
@@ -87,7 +79,7 @@ def opened(browser: Any, gateway: Gateway, size: str = "wide", scheme: str = "li
     origin = f"http://127.0.0.1:{gateway.admin}"
     tab.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith(origin) else None)
     tab.goto(f"{origin}/")
-    playwright.expect(tab.locator("#state")).to_have_text("Live")
+    expect(tab.locator("#state")).to_have_text("Live")
     yield tab
     context.close()
     assert faults == []
@@ -99,7 +91,6 @@ EVERYWHERE: Final = (("narrow", "dark"), ("wide", "light"))
 @pytest.mark.parametrize(("size", "scheme"), EVERYWHERE)
 def test_everything_can_be_seen_and_pressed(browser: Any, gateway: Gateway, size: str, scheme: str) -> None:
     with opened(browser, gateway, size, scheme) as tab:
-        expect = playwright.expect
         assert ask(gateway, filtered()) == 200
         assert ask(gateway, call("ping")) == ask(gateway, call("ping"), "/well/mcp") == 200
         assert ask(gateway, call("tools/call")) == 500
@@ -161,10 +152,10 @@ def test_a_screen_reader_finds_its_parts_and_it_can_be_used_by_keyboard(browser:
             ask(gateway, message)
         ask(gateway, call("ping"), "/gone/mcp")
         for name in ("tasks", "reasons", "queries", "requests"):
-            playwright.expect(tab.locator(f"#{name} tr").first).to_be_visible()
+            expect(tab.locator(f"#{name} tr").first).to_be_visible()
         assert tab.get_by_role("banner").count() == 1 and tab.get_by_role("main").count() == 1
         tables = ["Upstreams", "Failures by reason", "Tasks", "Last queries", "Requests"]
-        playwright.expect(tab.get_by_role("heading", level=2).first).to_have_text("Upstreams")
+        expect(tab.get_by_role("heading", level=2).first).to_have_text("Upstreams")
         names = [*tables[:3], "The gateway", "Limits", "Saved since the start", *tables[3:]]
         assert tab.get_by_role("heading", level=2).all_inner_texts() == names
         for name in tables:
@@ -185,10 +176,10 @@ def test_a_screen_reader_finds_its_parts_and_it_can_be_used_by_keyboard(browser:
         assert tab.locator("[tabindex='0']").count() == 5
         tab.locator("#pause").focus()
         tab.keyboard.press("Space")
-        playwright.expect(tab.locator("#state")).to_have_text("Paused")
+        expect(tab.locator("#state")).to_have_text("Paused")
         tab.locator("#failures").focus()
         tab.keyboard.press("Space")
-        playwright.expect(tab.locator("#failures")).to_be_checked()
+        expect(tab.locator("#failures")).to_be_checked()
 
 
 def test_no_secret_is_on_it_and_text_is_text(browser: Any, gateway: Gateway) -> None:
@@ -197,7 +188,7 @@ def test_no_secret_is_on_it_and_text_is_text(browser: Any, gateway: Gateway) -> 
         ask(gateway, filtered(status=["working"], cursor=SECRETS[2]))
         ask(gateway, call(HOSTILE))
         ask(gateway, call("x"), f"/gone/{SECRETS[3]}")
-        playwright.expect(tab.locator("#requests tr").filter(has_text="other").first).to_be_attached()
+        expect(tab.locator("#requests tr").filter(has_text="other").first).to_be_attached()
         told = tab.content() + gateway.get("/page/status.json")[1]
         for secret in SECRETS:
             assert secret not in told
@@ -245,7 +236,7 @@ def test_the_documents_are_linked_where_the_package_names_their_address(browser:
     with opened(browser, gateway) as tab:
         ask(gateway, call("tools/call"))
         link = tab.locator("#reasons tr").filter(has_text="answers with status 500").locator("a")
-        playwright.expect(link).to_have_text("docs/troubleshooting.md: 500 and above from the upstream")
+        expect(link).to_have_text("docs/troubleshooting.md: 500 and above from the upstream")
         address = project.get("urls", {}).get("Documentation", "")
         assert (link.get_attribute("href") is None) == (tab.evaluate("last.docs") == "") == (address == "")
         tab.evaluate("show({...last, docs: 'https://taskgate.example/docs'})")

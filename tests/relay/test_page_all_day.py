@@ -16,7 +16,7 @@ import pytest
 from tests import certificates
 from tests.launch import Gateway, Gateways
 from tests.relay.messages import call, filtered
-from tests.relay.test_page import answered, ask, browser, opened, playwright
+from tests.relay.test_page import answered, ask, browser, expect, opened
 from tests.upstream import in_a_thread
 
 __all__ = ["browser"]  # the fixture
@@ -63,7 +63,6 @@ def names(tab: Any) -> list[str]:
 def test_the_verdict_is_first_and_failures_have_a_row_for_each_reason(
     browser: Any, gateways: Gateways, port: int
 ) -> None:
-    expect = playwright.expect
     with shown(browser, gateways, port, "well", "spare", "dead") as (one, tab):
         verdict, icon = tab.locator("#verdict"), tab.locator("#icon")
         expect(verdict).to_have_text("Nothing is wrong: 3 not asked yet")
@@ -150,7 +149,6 @@ def test_uptime_reload_store_guards_and_limits_are_shown(browser: Any, gateways:
         ) as one,
         opened(browser, one) as tab,
     ):
-        expect = playwright.expect
         expect(tab.locator("#uptime")).to_contain_text("since ")
         expect(tab.locator("#guards")).to_contain_text("1 task operations/s of a client, ttl at most 60 min; 0 refused")
         expect(tab.locator("#store")).to_contain_text("fails: no answer in time")
@@ -196,7 +194,7 @@ def test_when_a_certificate_ends_is_shown_and_one_that_has_expired_is_red(
     """It was "0 s left" in black, and a warning."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     certificates.signed(cert, key, days=-1 / 24)
-    expect, tls = playwright.expect, {"certificate": str(cert), "key": str(key)}
+    tls = {"certificate": str(cert), "key": str(key)}
     changed: dict[str, Any] = {"tls": tls, "upstream": {"tls": tls, "url": "https://localhost:1/mcp"}}
     with gateways.process(port, **changed) as one, opened(browser, one, scheme=scheme) as tab:
         verdict, said = tab.locator("#verdict"), tab.locator("#certificates")
@@ -226,9 +224,9 @@ def test_when_a_certificate_ends_is_shown_and_one_that_has_expired_is_red(
 def test_a_drain_and_its_progress_are_shown(browser: Any, gateways: Gateways, port: int) -> None:
     with shown(browser, gateways, port, limits={"shutdown_delay": "6s"}) as (one, tab):
         one.signal(signal.SIGTERM)
-        playwright.expect(tab.locator("#state")).to_have_text("Draining")
-        playwright.expect(tab.locator("#drain")).to_contain_text("0 requests left, ends within")
-        playwright.expect(tab.locator("#verdict")).to_have_text("Draining: 0 requests under way")
+        expect(tab.locator("#state")).to_have_text("Draining")
+        expect(tab.locator("#drain")).to_contain_text("0 requests left, ends within")
+        expect(tab.locator("#verdict")).to_have_text("Draining: 0 requests under way")
         tab.locator("#pause").click()  # it goes away while nobody asks
 
 
@@ -237,7 +235,7 @@ def test_a_drain_and_its_progress_are_shown(browser: Any, gateways: Gateways, po
 
 def test_rows_hold_still_under_the_pointer_and_a_selection(browser: Any, gateways: Gateways, port: int) -> None:
     with shown(browser, gateways, port, "well", "other") as (one, tab):
-        expect, rows, held = playwright.expect, tab.locator("#requests tr"), tab.locator("#held")
+        rows, held = tab.locator("#requests tr"), tab.locator("#held")
         ask(one, call("ping"), "/well/mcp")
         expect(rows).to_have_count(1)
         rows.first.hover()
@@ -251,7 +249,7 @@ def test_rows_hold_still_under_the_pointer_and_a_selection(browser: Any, gateway
         assert "tools/list" in rows.first.inner_text() and "ping" in rows.nth(2).inner_text()
         row = tab.locator("#upstreams tr").filter(has_text="well")
         rate = row.locator("td").nth(1)
-        playwright.expect(rate).not_to_have_text(NOTHING)
+        expect(rate).not_to_have_text(NOTHING)
         tab.evaluate("window.kept = document.querySelector('#upstreams tr th span')")
         tab.evaluate("getSelection().selectAllChildren(kept)")
         for _ in range(2):
@@ -259,14 +257,13 @@ def test_rows_hold_still_under_the_pointer_and_a_selection(browser: Any, gateway
             for _ in range(20):
                 ask(one, call("ping"), "/well/mcp")
             ask(one, call("ping"), "/other/mcp")
-            playwright.expect(rate).not_to_have_text(before)
+            expect(rate).not_to_have_text(before)
         assert tab.evaluate("kept.isConnected && String(getSelection())") == "well"
 
 
 def test_fifty_upstreams_can_be_searched_and_sorted(browser: Any, gateways: Gateways, port: int) -> None:
     many = [f"team-{n:02}" for n in range(47)] + [f"dead-{n}" for n in range(3)]
     with shown(browser, gateways, port, *many) as (one, tab):
-        expect = playwright.expect
         for name in ("dead-0", "dead-1", "dead-2", "team-07"):
             for _ in range(1 + 5 * (name == "team-07")):
                 ask(one, call("ping"), f"/{name}/mcp")
@@ -303,7 +300,6 @@ def test_fifty_upstreams_can_be_searched_and_sorted(browser: Any, gateways: Gate
 
 def test_a_gateway_that_hangs_is_seen(browser: Any, gateways: Gateways, port: int) -> None:
     with shown(browser, gateways, port, size="phone") as (one, tab):
-        expect = playwright.expect
         one.signal(signal.SIGSTOP)
         try:
             expect(tab.locator("#state")).to_have_text(GONE, timeout=HANGS_MS)
@@ -333,7 +329,7 @@ def test_a_gateway_that_is_gone_is_seen_and_without_javascript_it_says_what_it_i
     with gateways.process(port) as one:
         seen = living.new_page()
         seen.goto(f"http://127.0.0.1:{one.admin}/")
-        playwright.expect(seen.locator("#state")).to_have_text("Live")
+        expect(seen.locator("#state")).to_have_text("Live")
         context = browser.new_context(java_script_enabled=False)
         tab = context.new_page()
         tab.goto(f"http://127.0.0.1:{one.admin}/")
@@ -344,6 +340,6 @@ def test_a_gateway_that_is_gone_is_seen_and_without_javascript_it_says_what_it_i
             assert tab.locator(f"a[href='{link}']").count() == 1
             assert one.get(f"/{link}")[0] == 200
         context.close()
-    playwright.expect(seen.locator("#state")).to_have_text(GONE)
-    playwright.expect(seen.locator("#how-long")).to_contain_text("for ")
+    expect(seen.locator("#state")).to_have_text(GONE)
+    expect(seen.locator("#how-long")).to_contain_text("for ")
     living.close()

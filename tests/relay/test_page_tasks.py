@@ -13,7 +13,7 @@ import pytest
 from gateway.mcp.client_message import TOOL_CHARS_MAX
 from tests.launch import Gateway, Gateways
 from tests.relay.messages import call, filtered, task
-from tests.relay.test_page import EVERYWHERE, HOSTILE, SIZES, ask, browser, contrast_min, opened, playwright
+from tests.relay.test_page import EVERYWHERE, HOSTILE, SIZES, ask, browser, contrast_min, expect, opened
 from tests.relay.test_told import Workshop
 from tests.upstream import in_a_thread
 
@@ -66,7 +66,7 @@ def workshop(gateways: Gateways, **changed: Any) -> Iterator[Shop]:
 def cells(tab: Any, tool: str) -> list[str]:
     """What a row says, cell by cell, once it is there."""
     row = tab.locator("#tasks tr").filter(has=tab.get_by_text(tool, exact=True))
-    playwright.expect(row).to_have_count(1)
+    expect(row).to_have_count(1)
     texts: list[str] = row.locator("th, td").all_inner_texts()
     return [text.replace("\u00a0", " ") for text in texts]
 
@@ -82,7 +82,6 @@ def test_what_runs_for_how_long_of_which_tool_and_how_many_failed(browser: Any, 
         shop.make("invoice", "failed", times=6, path="/office/mcp")
         shop.make("invoice", "cancelled", times=3, path="/office/mcp")
         with opened(browser, shop.gateway) as tab:
-            expect = playwright.expect
             expect(tab.locator("#verdict")).to_have_text(
                 "Tasks of render at studio do not end: 3 work, the oldest for 2 h. "
                 "6 of 9 tasks of invoice failed in the last 5 minutes. 3 tasks wait for input, the oldest for 2 h"
@@ -117,24 +116,24 @@ def test_the_headline_tells_of_one_that_waits_and_of_what_fails(browser: Any, ga
     with workshop(gateways) as shop, opened(browser, shop.gateway) as tab:
         verdict = tab.locator("#verdict")
         shop.make("approve", "input_required", age_s=240.0)
-        playwright.expect(verdict).to_have_text(
+        expect(verdict).to_have_text(
             re.compile(r"Nothing is wrong: 1 up, 1 not asked yet\. 1 task waits for input, for \d+ min")
         )
-        playwright.expect(tab).to_have_title(re.compile("1 task waits for input"))
+        expect(tab).to_have_title(re.compile("1 task waits for input"))
         shop.become("completed")
-        playwright.expect(verdict).to_have_text("Nothing is wrong: 1 up, 1 not asked yet")
+        expect(verdict).to_have_text("Nothing is wrong: 1 up, 1 not asked yet")
         shop.make("shaky", "failed", times=4)
         shop.make("sound", "completed", times=5)
-        playwright.expect(tab.locator("#failed")).to_contain_text("4 of 10")
-        playwright.expect(verdict).to_have_text("Nothing is wrong: 1 up, 1 not asked yet")  # four are too few
-        playwright.expect(tab.locator("#failed")).to_have_class("number big")
+        expect(tab.locator("#failed")).to_contain_text("4 of 10")
+        expect(verdict).to_have_text("Nothing is wrong: 1 up, 1 not asked yet")  # four are too few
+        expect(tab.locator("#failed")).to_have_class("number big")
         shop.make("shaky", "failed")
-        playwright.expect(verdict).to_have_text("5 of 5 tasks of shaky failed in the last 5 minutes")
+        expect(verdict).to_have_text("5 of 5 tasks of shaky failed in the last 5 minutes")
         shop.make("shaky", "completed", times=5)
-        playwright.expect(verdict).to_have_text("Nothing is wrong: 1 up, 1 not asked yet")
+        expect(verdict).to_have_text("Nothing is wrong: 1 up, 1 not asked yet")
         for tool in ("shaky", "another"):
             shop.make(tool, "failed", times=6)
-        playwright.expect(verdict).to_have_text(
+        expect(verdict).to_have_text(
             "11 of 16 tasks of shaky failed in the last 5 minutes. 6 of 6 tasks of another failed in the last 5 minutes"
         )
 
@@ -144,14 +143,14 @@ def test_what_nobody_asks_for_is_not_said_to_work(browser: Any, gateways: Gatewa
     with workshop(gateways) as shop:
         shop.make("render")
         with opened(browser, shop.gateway) as tab:
-            playwright.expect(tab.locator("#working span")).to_have_text("1")
+            expect(tab.locator("#working span")).to_have_text("1")
             tab.locator("#pause").click()
             unheard = "{...t, live: {unheard: {count: 18, since: last.now - 2040}}}"
             tasks = f"last.upstreams.map((u) => ({{...u, tasks: u.tasks.map((t) => ({unheard}))}}))"
             tab.evaluate(f"show({{...last, upstreams: {tasks}}})")
-            playwright.expect(tab.locator("#working span")).to_have_text("0")
+            expect(tab.locator("#working span")).to_have_text("0")
             said = re.compile(r"^18 not heard of since \d\d:\d\d:\d\d$")
-            playwright.expect(tab.locator("#working small")).to_have_text(said)
+            expect(tab.locator("#working small")).to_have_text(said)
             assert "18 not heard of since" in cells(tab, "render")[1]
 
 
@@ -159,7 +158,6 @@ def test_without_tasks_it_says_where_they_come_from_and_when_off_which_key_turns
     browser: Any, gateways: Gateways
 ) -> None:
     with workshop(gateways, metrics={"tasks": False}) as shop, opened(browser, shop.gateway) as tab:
-        expect = playwright.expect
         assert shop.gateway.file is not None
         settings = json.loads(shop.gateway.file.read_text())
         shop.make("render")
@@ -185,15 +183,15 @@ def test_a_hostile_name_is_text_and_breaks_nothing(browser: Any, gateways: Gatew
         for number in range(20):  # beyond the first 16 they are one
             shop.make(f"tool-{number}")
         with opened(browser, shop.gateway, size, scheme) as tab:
-            playwright.expect(tab.locator("#tasks tr:visible")).to_have_count(10)
+            expect(tab.locator("#tasks tr:visible")).to_have_count(10)
             tab.get_by_role("button", name="Show all 17").click()
-            playwright.expect(tab.locator("#tasks tr:visible")).to_have_count(17)
+            expect(tab.locator("#tasks tr:visible")).to_have_count(17)
             name = tab.locator("#tasks th").first
-            playwright.expect(name.locator("span")).to_have_text(LONG)
+            expect(name.locator("span")).to_have_text(LONG)
             assert name.get_attribute("title") == LONG, "where it is cut, the whole is there"
             assert tab.locator("#tasks img").count() == 0
             assert f"5 of 5 tasks of {LONG[:20]}...{LONG[-20:]} failed" in tab.locator("#verdict").inner_text()
-            playwright.expect(tab.locator("#tasks tr")).to_have_count(17)
+            expect(tab.locator("#tasks tr")).to_have_count(17)
             assert cells(tab, "other")[1].startswith("6")
             assert tab.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0]
             region = tab.locator("#tasks-shown .scroll")

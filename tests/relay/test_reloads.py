@@ -34,10 +34,6 @@ def reload(rig: Rig, **upstream: Any) -> None:
     gateway.reload(rig.settings(**changed))
 
 
-async def up(rig: Rig) -> float:
-    return (await rig.gateway.metrics())["taskgate_upstream_up", (("upstream", "up"),)]
-
-
 @pytest.mark.parametrize("same_callers", [True, False])
 async def test_a_browser_may_still_read_an_error_after_a_reload(gateways: Gateways, same_callers: bool) -> None:
     """The notes for CORS went with the old pool. They do go where callers are told apart by other fields."""
@@ -77,12 +73,12 @@ async def test_a_reload_hides_no_recovery(gateways: Gateways) -> None:
         lost = await rig.client(request())
         (await rig.upstream.request(2)).reset()
         assert (await lost.response()).status == 502
-        assert await up(rig) == 0
+        assert await rig.gateway.sample("upstream_up", upstream="up") == 0
         reload(rig)
-        assert await up(rig) == 0
+        assert await rig.gateway.sample("upstream_up", upstream="up") == 0
         await peer.send(response())
         assert (await slow.response()).status == 200
-        assert await up(rig) == 1
+        assert await rig.gateway.sample("upstream_up", upstream="up") == 1
 
 
 # ---- what is under way ----
@@ -137,7 +133,7 @@ async def test_sighup_with_a_bad_file_changes_nothing_and_says_so(gateways: Gate
             gateway.signal(signal.SIGHUP)
             assert (await logged(gateway, words))["level"] == "error"
             assert (await rig.ask(post(filtered()))).status == 200
-            assert (await rig.gateway.metrics())["taskgate_config_last_reload_successful", ()] == 0
+            assert await rig.gateway.sample("config_last_reload_successful") == 0
         gateway.renew({**good, "index": {"page_size": 1}})
         await logged(gateway, "reloaded")
         listed = final(await rig.ask(post(filtered(status=["working", "completed"]))))

@@ -28,10 +28,6 @@ async def impatient(gateways: Gateways) -> AsyncIterator[Rig]:
         yield rig
 
 
-async def nobody_is_connected(rig: Rig) -> None:
-    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection of a client's")
-
-
 # ---- a client that sends half ----
 
 
@@ -47,7 +43,7 @@ async def test_half_a_body_does_not_hold_its_connection_for_ever(impatient: Rig)
     ]:
         assert (await one.response()).status == 408
         assert await one.ends() == "fin"
-    await nobody_is_connected(impatient)
+    await impatient.gateway.becomes("connections", 0)
     for peer in impatient.upstream.connections:
         await peer.ends()
 
@@ -66,7 +62,7 @@ async def test_an_upload_that_the_upstream_stops_reading_is_504(impatient: Rig) 
     assert (await one.response()).status == 504
     sending.cancel()
     one.reset()
-    await nobody_is_connected(impatient)
+    await impatient.gateway.becomes("connections", 0)
 
 
 # ---- a client that takes nothing ----
@@ -82,7 +78,7 @@ async def test_a_client_that_never_reads_its_finished_answer_is_cut(impatient: R
     await impatient.gateway.until(
         lambda now: any(name == "taskgate_requests_total" for name, _ in now), "the answer is counted"
     )
-    await nobody_is_connected(impatient)
+    await impatient.gateway.becomes("connections", 0)
 
 
 async def test_a_client_that_stops_reading_in_the_middle_is_cut(impatient: Rig) -> None:
@@ -92,7 +88,7 @@ async def test_a_client_that_stops_reading_in_the_middle_is_cut(impatient: Rig) 
     size = 64 << 20
     pouring = asyncio.create_task(peer.send(response(bytes(size))))
     await peer.ends()
-    await nobody_is_connected(impatient)
+    await impatient.gateway.becomes("connections", 0)
     await asyncio.gather(pouring, return_exceptions=True)
 
 
@@ -111,7 +107,7 @@ async def test_an_upstream_that_stops_in_the_middle_of_a_body_is_cut(impatient: 
     for name, one, peer in waiting:
         assert not (await one.response()).whole, name
         await peer.ends()
-    await nobody_is_connected(impatient)
+    await impatient.gateway.becomes("connections", 0)
 
 
 PART = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + LENGTH + b'{"jsonrpc"'
@@ -155,22 +151,16 @@ async def test_a_client_that_does_not_read_makes_no_upstream_look_stalled(impati
 # ---- who has vanished ----
 
 
-async def test_both_sides_sockets_ask_whether_their_peer_is_there(gateways: Gateways) -> None:
-    """Nothing else shows that a peer has vanished without FIN. The options are those of the real sockets."""
-    async with rig_with(gateways, limits={"stall_timeout": "60s"}) as rig:
-        one, peer = await rig.begin(request())
-        for end in (one, peer):
-            assert probes(end.sock)["TCP_USER_TIMEOUT"] == 60_000
-        await peer.send(response())
-        await one.response()
+async def test_quiet_connections_are_asked_whether_their_peer_is_there_but_not_all_at_once(gateways: Gateways) -> None:
+    """On both sides; nothing else shows that a peer has vanished without FIN. The options are the real sockets'.
 
-
-async def test_quiet_connections_are_not_asked_all_at_once(gateways: Gateways) -> None:
-    """Linux drops the probes of more than 1,000 connections that are asked at one moment: their peers seem gone."""
+    Linux drops the probes of more than 1,000 connections that are asked at one moment: their peers seem gone.
+    """
     async with rig_with(gateways, limits={"stall_timeout": "60s"}) as rig:
         begun = [await rig.begin(request()) for _ in range(20)]
         for ends in zip(*begun, strict=True):
             times = [probes(end.sock) for end in ends]
+            assert {one["TCP_USER_TIMEOUT"] for one in times} == {60_000}
             first, then = ({one[name] for one in times} for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"))
             assert first <= {*range(15, 31)} and len(first) > 3
             assert then <= {*range(10, 16)} and len(then) > 2

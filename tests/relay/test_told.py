@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection
 
 import msgspec
 import pytest
@@ -15,7 +14,7 @@ from tests.launch import Gateway, Gateways, Samples, changes, logged, samples
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, initialized, notification, page, result, task
-from tests.relay.rig import Server, body, own, rig_with
+from tests.relay.rig import Server, body, own, rig_with, sent
 from tests.relay.wire import answer, chunk, event, post, request, response, stream
 from tests.upstream import in_a_thread
 
@@ -169,19 +168,8 @@ def server() -> Iterator[Workshop]:
         yield one
 
 
-def ask(gateway: Gateway, message: object, target: str = "/mcp", more: Mapping[str, str] = {}) -> Json:
-    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=30)
-    fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-    connection.request("POST", target, json.dumps(message), {**fields, **more})
-    said: Json = json.loads(connection.getresponse().read())
-    connection.close()
-    return said
-
-
-def make(
-    gateway: Gateway, made: Json, tool: object = "render", target: str = "/mcp", more: Mapping[str, str] = {}
-) -> None:
-    ask(gateway, call("tools/call", name=tool, task={}, meant=made), target, more)
+def make(gateway: Gateway, made: Json, tool: object = "render", more: Mapping[str, str] = {}) -> None:
+    sent(gateway, call("tools/call", name=tool, task={}, meant=made), more=more)
 
 
 def of(tool: str | None = None, status: str | None = None, upstream: str = "up") -> tuple[tuple[str, str], ...]:
@@ -198,8 +186,8 @@ async def test_a_task_is_begun_works_and_ends(gateways: Gateways, server: Worksh
         server.tasks["t2"] |= {"status": "input_required"}
         for _ in range(2):
             for number in range(4):
-                ask(gateway, call("tasks/get", taskId=f"t{number}"))
-        ask(gateway, call("tasks/get", taskId="unknown"))
+                sent(gateway, call("tasks/get", taskId=f"t{number}"))
+        sent(gateway, call("tasks/get", taskId="unknown"))
         for number, tool in enumerate(("", None, 7, ["x"])):  # what is no text is as none
             make(gateway, task(f"of none {number}"), tool=tool)
         samples = await gateway.metrics()
@@ -224,10 +212,10 @@ async def test_a_refresh_tells_of_tasks_that_were_made_elsewhere_and_of_those_th
 ) -> None:
     with gateways.process(server.port, index={"max_age": "0s"}) as gateway:
         server.tasks = {name: task(name, "completed" if name == "old" else "working") for name in ("old", "a", "b")}
-        ask(gateway, filtered(status=["working"]))
+        sent(gateway, filtered(status=["working"]))
         del server.tasks["a"]
         server.tasks["b"] |= {"status": "cancelled"}
-        ask(gateway, filtered(status=["working"]))
+        sent(gateway, filtered(status=["working"]))
 
         def ended(samples: Samples) -> bool:
             return samples.get(("taskgate_tasks_started_total", of(""))) == 2
@@ -244,7 +232,7 @@ async def test_who_proves_each_request_has_tasks_too(gateways: Gateways, server:
         proof = {"DPoP": "proof"}
         make(gateway, task("a"), more=proof)
         server.tasks["a"] |= {"status": "completed"}
-        ask(gateway, call("tasks/get", taskId="a"), more=proof)
+        sent(gateway, call("tasks/get", taskId="a"), more=proof)
         samples = await gateway.metrics()
         assert samples["taskgate_tasks_started_total", of("render")] == 1
         assert samples["taskgate_tasks_ended_total", of("render", "completed")] == 1
@@ -256,8 +244,8 @@ async def test_what_a_guard_denies_is_a_lookup_that_failed(gateways: Gateways, s
         ann, bob = ({"Authorization": f"Bearer {who}"} for who in ("ann", "bob"))
         make(gateway, task("a"), more=ann)
         for method in ("tasks/get", "tasks/cancel", "tasks/get"):
-            assert ask(gateway, call(method, taskId="a"), more=bob)["error"]["code"] == -32602
-        assert "result" in ask(gateway, call("tasks/get", taskId="a"), more=ann)
+            assert sent(gateway, call(method, taskId="a"), more=bob)[1]["error"]["code"] == -32602
+        assert "result" in sent(gateway, call("tasks/get", taskId="a"), more=ann)[1]
         samples = await gateway.metrics()
         assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 2
         assert samples["taskgate_tasks", of("render", "working")] == 1

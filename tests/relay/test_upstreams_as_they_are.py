@@ -90,16 +90,6 @@ async def tls_upstream(
     server.close()
 
 
-async def asked(gateway: Gateway, host: str = "127.0.0.1") -> tuple[int, bytes]:
-    def ask() -> tuple[int, bytes]:
-        with closing(http.client.HTTPConnection(host, gateway.port, timeout=30)) as connection:
-            connection.request("GET", "/mcp", headers={"Host": "localhost"})
-            got = connection.getresponse()
-            return got.status, got.read()
-
-    return await asyncio.to_thread(ask)
-
-
 # ---- TLS ----
 
 
@@ -113,7 +103,7 @@ async def test_an_upstream_with_an_authority_of_its_own_that_wants_a_certificate
     tls = {name: value for name, value in tls.items() if name not in missing}
     async with tls_upstream(authority, "mcp.internal") as (seen, port):
         with gateways.process(port, upstream={"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}) as gateway:
-            assert (await asked(gateway))[0] == (502 if missing else 200)
+            assert (await gateway.relayed())[0] == (502 if missing else 200)
             assert [fields_of(head)["host"] for head in seen.heads] == ([] if missing else [f"127.0.0.1:{port}"])
             assert missing or seen.clients == ["gateway.internal"]
 
@@ -145,9 +135,9 @@ async def test_an_upstream_behind_a_unix_socket(gateways: Gateways, tmp_path: Pa
     """502 where nobody listens on it."""
     path = str(tmp_path / "up.sock")
     with gateways.process(1, upstream={"url": "http://mcp.internal/mcp", "socket": path}) as gateway:
-        assert (await asked(gateway))[0] == 502
+        assert (await gateway.relayed())[0] == 502
         async with served(path) as seen:
-            assert await asked(gateway) == await asked(gateway) == (200, b"ok")
+            assert await gateway.relayed() == await gateway.relayed() == (200, "ok")
             assert fields_of(seen.heads[0])["host"] == "mcp.internal"
 
 
@@ -218,7 +208,7 @@ async def test_listening_on_both_families(gateways: Gateways) -> None:
             with gateways.starting(config) as gateway:
                 gateway.wait()
                 for host in ("127.0.0.1", "::1"):
-                    assert await asked(gateway, host) == (200, b"ok")
+                    assert await gateway.relayed(host) == (200, "ok")
 
 
 # ---- the health check ----
@@ -233,13 +223,13 @@ async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways
         async with served(sock) as seen:
             with gateways.process(port_of(sock), **changed) as gateway:
                 await eventually(lambda: bool(seen.heads), "a check")
-                await becomes(gateway, 1)
+                await gateway.becomes("upstream_up", 1, upstream="up")
                 assert seen.heads[0].startswith(b"GET /health?deep=1 HTTP/1.1\r\n")
                 seen.status = b"503 Service Unavailable"
-                await becomes(gateway, 0)
+                await gateway.becomes("upstream_up", 0, upstream="up")
                 assert (await logged(gateway, "the upstream is down"))["why"] == "the health check got status 503"
                 seen.status = b"404 Not Found"
-                await becomes(gateway, 1)
+                await gateway.becomes("upstream_up", 1, upstream="up")
                 await logged(gateway, "the upstream is up")
                 gateway.renew(settings(gateway.port, gateway.admin, port_of(sock)))
                 await logged(gateway, '"reloaded"')
@@ -268,17 +258,6 @@ async def test_a_down_lasts_until_a_check_passes_whatever_answers(gateways: Gate
 PROBE_S = 1.25  # the first probe comes so long after a down at the latest
 
 
-async def up(gateway: Gateway, name: str = "up") -> float | None:
-    return (await gateway.metrics()).get(("taskgate_upstream_up", (("upstream", name),)))
-
-
-async def becomes(gateway: Gateway, value: float | None, name: str = "up") -> None:
-    async def there() -> bool:
-        return await up(gateway, name) == value
-
-    await eventually(there, f"taskgate_upstream_up of {name} is {value}")
-
-
 def said_of(gateway: Gateway) -> list[tuple[str, str]]:
     lines = [line for line in gateway.lines() if str(line["message"]).startswith("the upstream is ")]
     return [(str(line["message"]).removeprefix("the upstream is "), str(line["before"])) for line in lines]
@@ -290,16 +269,18 @@ async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gat
         url = f"http://127.0.0.1:{port_of(port)}/mcp"
         async with rig_with(gateways, upstream={"url": url}, log={"level": "info"}) as rig:
             assert meant(await rig.ask(post(asked))) == 502
-            await becomes(rig.gateway, 0)
+            await rig.gateway.becomes("upstream_up", 0, upstream="up")
             line = await logged(rig.gateway, "the upstream is down")
             assert line["level"] == "warning"
             assert "cannot be reached" in line["why"]
             back = Upstream(port)
             back.open()
             probed, _ = await back.probe()
-            assert await up(rig.gateway) == 0, "what takes connections may answer nobody"
+            assert await rig.gateway.sample("upstream_up", upstream="up") == 0, (
+                "what takes connections may answer nobody"
+            )
             await probed.send(response(status=b"405 Method Not Allowed"))
-            await becomes(rig.gateway, 1)
+            await rig.gateway.becomes("upstream_up", 1, upstream="up")
             assert said_of(rig.gateway) == [("down", "not asked yet"), ("up", "down")]
             await back.close()
 
@@ -336,12 +317,12 @@ async def test_a_missing_answer_begins_a_down_that_only_an_answer_ends(gateways:
     changed: Json = {"upstream": {"response_timeout": "300ms"}, "index": {"crawl_timeout": "300ms"}}
     async with rig_with(gateways, log={"level": "info"}, **changed) as rig:
         await fail(rig, how)
-        await becomes(rig.gateway, 0)
+        await rig.gateway.becomes("upstream_up", 0, upstream="up")
         probed, probe = await rig.upstream.probe(2 * PROBE_S)
         assert (probe.method, probe.target, probe.body) == (b"OPTIONS", b"/mcp", b"")
-        assert await up(rig.gateway) == 0, "a connection does not end it"
+        assert await rig.gateway.sample("upstream_up", upstream="up") == 0, "a connection does not end it"
         await probed.send(response(status=b"405 Method Not Allowed"))
-        await becomes(rig.gateway, 1)
+        await rig.gateway.becomes("upstream_up", 1, upstream="up")
         assert [after for after, _ in said_of(rig.gateway)][-2:] == ["down", "up"]
 
 
@@ -360,7 +341,7 @@ async def test_what_says_nothing_of_the_server(gateways: Gateways) -> None:
             await peer.ends()
         large = b"HTTP/1.1 200 OK\r\nX-Large: " + b"x" * 1_100_000
         assert meant(await rig.exchange(post(call("ping")), large)) == 503
-        assert await up(rig.gateway) == 1
+        assert await rig.gateway.sample("upstream_up", upstream="up") == 1
         assert said_of(rig.gateway) == [("up", "not asked yet")]
 
 
@@ -371,7 +352,7 @@ async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: G
             here = rig.gateway.port, rig.gateway.admin
             for changed, value in (({"requests_max": 9}, 1.0), ({"url": f"http://127.0.0.1:{port_of(other)}/"}, None)):
                 rig.gateway.reload(settings(*here, port_of(rig.place.listening), {"upstream": changed}))
-                await becomes(rig.gateway, value)
+                await rig.gateway.becomes("upstream_up", value, upstream="up")
 
 
 def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
@@ -416,5 +397,5 @@ async def test_a_server_that_cuts_each_answer_is_down_and_stays_it(gateways: Gat
     async with own(gateways, cut, log={"level": "info"}) as rig:
         for _ in range(50):
             assert not (await rig.ask(request())).whole
-        assert await up(rig.gateway) == 0
+        assert await rig.gateway.sample("upstream_up", upstream="up") == 0
         assert [after for after, _ in said_of(rig.gateway)] == ["down"]
