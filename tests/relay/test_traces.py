@@ -6,8 +6,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
 from typing import Any, Final
 
 import pytest
@@ -19,8 +17,9 @@ from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, notification, page, task
 from tests.relay.rig import Rig, Server, final, own, replies, rig_with, says
-from tests.relay.wire import post, request
+from tests.relay.wire import post, request, response
 from tests.seams import named, put_in
+from tests.upstream import in_a_thread
 
 METRICS = ROOT / "docs/metrics.md"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -36,21 +35,23 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
 
 
-class Collector(ThreadingHTTPServer):
-    """A collector, in threads of its own, and what it has received. With `hangs` it never answers."""
-
-    daemon_threads, block_on_close = True, False
+class Collector:
+    """A collector, and what it has received. With `hangs` it never answers."""
 
     def __init__(self, hangs: bool) -> None:
-        super().__init__(("127.0.0.1", 0), Receiver)
         self.bodies: list[bytes] = []
-        self.ended = Event()
-        self.hangs = hangs
+        self.port = 0
+        self._hangs = hangs
+
+    def answered(self, head: bytes, body: bytes) -> bytes:
+        assert head.startswith(b"POST /v1/traces ") and b"application/x-protobuf" in head
+        self.bodies.append(body)
+        return b"" if self._hangs else response(b"")
 
     @property
     def traces(self) -> dict[str, str]:
         """The configuration that leads here."""
-        return {"endpoint": f"http://127.0.0.1:{self.server_port}"}
+        return {"endpoint": f"http://127.0.0.1:{self.port}"}
 
     def resources(self) -> Iterator[dict[str, str]]:
         for data in self.bodies:
@@ -69,34 +70,12 @@ class Collector(ThreadingHTTPServer):
         return self.spans
 
 
-class Receiver(BaseHTTPRequestHandler):
-    """A request to the collector."""
-
-    server: Collector
-
-    def do_POST(self) -> None:
-        assert (self.path, self.headers["Content-Type"]) == ("/v1/traces", "application/x-protobuf")
-        self.server.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.server.hangs:
-            self.server.ended.wait()
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @contextmanager
 def collecting(hangs: bool = False) -> Iterator[Collector]:
-    with Collector(hangs) as collector:
-        serving = Thread(target=collector.serve_forever, args=[0.02])
-        serving.start()
-        try:
-            yield collector
-        finally:
-            collector.ended.set()
-            collector.shutdown()
-            serving.join()
+    """One in a thread of its own."""
+    collector = Collector(hangs)
+    with in_a_thread(collector.answered) as collector.port:
+        yield collector
 
 
 @asynccontextmanager
