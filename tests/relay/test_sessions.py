@@ -111,20 +111,16 @@ TOO_LARGE = -32017
 WHAT: dict[str, Json] = {"index.tasks_max": {"tasks_max": 5}, "index.memory_bytes_max": {"memory_bytes_max": "1MiB"}}
 
 
-class Tasks(Server):
+def tasks_on(pages: dict[str | None, Json]) -> Server:
     """A server of these pages, which knows each task on them."""
-
-    def __init__(self, pages: dict[str | None, Json]) -> None:
-        super().__init__(pages, get=lambda name: self.by_id.get(name))
-
-    @property
-    def by_id(self) -> dict[str, Json]:
-        return {each["taskId"]: each for page in self.pages.values() for each in page["tasks"]}
+    server = Server(pages)
+    server.get = lambda name: {t["taskId"]: t for each in server.pages.values() for t in each["tasks"]}.get(name)
+    return server
 
 
 def served(rig: Rig, key: str) -> None:
     more = {"x": "x" * 200_000} if key == "index.memory_bytes_max" else {}
-    rig.serve(Tasks({at: {**each, "tasks": [{**t, **more} for t in each["tasks"]]} for at, each in PAGES.items()}))
+    rig.serve(tasks_on({at: {**each, "tasks": [{**t, **more} for t in each["tasks"]]} for at, each in PAGES.items()}))
 
 
 async def refused(session: Session, key: str, **criteria: Any) -> Json:
@@ -180,7 +176,7 @@ async def test_a_list_by_task_ids_is_answered(gateways: Gateways, known: bool) -
 async def test_it_is_read_again_after_full_crawl_interval(gateways: Gateways) -> None:
     """The session has fewer tasks by then."""
     async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "500ms", "tasks_max": 5}) as rig:
-        server, session = Tasks(PAGES), Session(rig)
+        server, session = tasks_on(PAGES), Session(rig)
         rig.serve(server)
         await refused(session, "index.tasks_max")
         server.pages = {None: page(TASKS[:4])}
@@ -207,7 +203,7 @@ async def test_it_is_too_large_by_the_tasks_that_are_there_now(
 ) -> None:
     """Those that had gone elsewhere were counted with those that had come, and nothing listed for the interval."""
     async with rig_with(gateways, index={"max_age": "0s", "tasks_max": 5, **index}) as rig:
-        server, session = Tasks({None: page(TASKS[:count])}), Session(rig)
+        server, session = tasks_on({None: page(TASKS[:count])}), Session(rig)
         rig.serve(server)
         assert len(ids(final(await session.ask(first)))) == count
         server.pages = {None: page(TASKS[now])}

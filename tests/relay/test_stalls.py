@@ -1,14 +1,12 @@
 """Peers that stop in the middle: clients that send half a request, peers that read nothing or have vanished."""
 
 import asyncio
-import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
+from gateway.transport.base_connection import Wire
 from tests.launch import Gateways
 from tests.relay.messages import call, filtered, in_pages, task
 from tests.relay.rig import Rig, Server, failed, meant, rig_with
@@ -151,6 +149,17 @@ async def test_a_client_that_does_not_read_makes_no_upstream_look_stalled(impati
 # ---- who has vanished ----
 
 
+OPTIONS = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+
+
+def probes(wire: Wire) -> list[int]:
+    """How the kernel asks whether the other end of a connection of the gateway's is there."""
+    assert wire.transport is not None
+    sock = wire.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    return [sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in OPTIONS]
+
+
 async def test_quiet_connections_are_asked_whether_their_peer_is_there_but_not_all_at_once(gateways: Gateways) -> None:
     """On both sides; nothing else shows that a peer has vanished without FIN. The options are the real sockets'.
 
@@ -158,37 +167,16 @@ async def test_quiet_connections_are_asked_whether_their_peer_is_there_but_not_a
     """
     async with rig_with(gateways, limits={"stall_timeout": "60s"}) as rig:
         begun = [await rig.begin(request()) for _ in range(20)]
-        for ends in zip(*begun, strict=True):
-            times = [probes(end.sock) for end in ends]
-            assert {one["TCP_USER_TIMEOUT"] for one in times} == {60_000}
-            first, then = ({one[name] for one in times} for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"))
-            assert first <= {*range(15, 31)} and len(first) > 3
-            assert then <= {*range(10, 16)} and len(then) > 2
-            assert all(55 < one["TCP_KEEPIDLE"] + one["TCP_KEEPCNT"] * one["TCP_KEEPINTVL"] <= 60 for one in times)
+        [pool] = rig.app._pools.of.values()
+        for wires in (rig.app._listener.connections, pool.active):
+            first, then, counts, users_ms = zip(*map(probes, wires), strict=True)
+            assert len(first) == 20 and {*users_ms} == {60_000}
+            assert {*first} <= {*range(15, 31)} and len({*first}) > 3
+            assert {*then} <= {*range(10, 16)} and len({*then}) > 2
+            assert all(55 < idle + count * pause <= 60 for idle, pause, count in zip(first, then, counts, strict=True))
         for one, peer in begun:
             await peer.send(response())
             await one.response()
-
-
-def probes(sock: socket.socket) -> dict[str, int]:
-    """How the gateway's kernel asks whether that end is there."""
-    with other_end(sock) as other:
-        assert other.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        return {name: other.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in OPTIONS}
-
-
-OPTIONS = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
-
-
-def other_end(sock: socket.socket) -> socket.socket:
-    for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            other = socket.socket(fileno=os.dup(int(fd.name)))
-            with contextlib.suppress(OSError):
-                if (other.getpeername(), other.getsockname()) == (sock.getsockname(), sock.getpeername()):
-                    return other
-            other.close()
-    raise AssertionError("no such socket")
 
 
 # ---- who is slow, or leaves unseen, loses nothing that a healthy upstream sent ----
