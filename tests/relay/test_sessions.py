@@ -10,7 +10,7 @@ from tests.own_ids import OWN
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, filtered, in_pages, initialized, notification, page, result, task
-from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, own, rig_with
+from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, rig_with
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, response, stream
 
 NATIVE: Json = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
@@ -135,11 +135,18 @@ async def refused(session: Session, key: str, **criteria: Any) -> Json:
 
 @pytest.mark.parametrize("key", WHAT)
 async def test_a_filtered_list_is_refused_and_the_key_is_named(gateways: Gateways, key: str) -> None:
-    async with rig_with(gateways, index={"max_age": "0s", **WHAT[key]}) as rig:
+    """1,600 tasks in 1 MiB once showed nowhere for 15 minutes."""
+    async with rig_with(gateways, log=LOG, index={"max_age": "0s", **WHAT[key]}) as rig:
         served(rig, key)
         session = Session(rig)
         said = await refused(session, key)
         assert "`taskIds`" in said["message"] and "unfiltered" in said["message"]
+        assert (await logged(rig.gateway, key))["upstream"] == "up"
+        shown = await rig.gateway.shown()
+        [reason], [query] = shown["reasons"], shown["queries"]
+        assert (reason["failure"], reason["upstream"], reason["is_fault"]) == ("TooLarge", "up", False)
+        assert key in reason["why"] and key in query["reason"] and query["outcome"] == "refused"
+        assert await rig.gateway.sample("queries_total", outcome="refused", upstream="up") == 1
         asked = len(rig.asked("tasks/list"))
         for criteria in ({"order": "asc"}, {"createdAfter": "2026-01-01T00:00:00Z"}, {"cursor": "taskgate:?"}):
             await refused(session, key, **criteria)
@@ -212,21 +219,6 @@ async def test_it_is_too_large_by_the_tasks_that_are_there_now(
             await refused(session, "index.tasks_max")
         else:
             assert ids(final(await session.ask(filtered(2, order="asc")))) == ["t-4", "t-5", "t-6", "t-7"]
-
-
-async def test_log_page_and_counts_name_the_upstream_and_the_key(gateways: Gateways) -> None:
-    """1,600 tasks in 1 MiB once showed nowhere for 15 minutes."""
-    async with own(gateways, index=WHAT["index.tasks_max"]) as rig:
-        served(rig, "index.tasks_max")
-        await refused(Session(rig), "index.tasks_max")
-        line = await logged(rig.gateway, "index.tasks_max")
-        assert line["upstream"] == "up"
-        shown = await rig.gateway.shown()
-        [reason], [query] = shown["reasons"], shown["queries"]
-        assert (reason["failure"], reason["upstream"], reason["is_fault"]) == ("TooLarge", "up", False)
-        assert "index.tasks_max" in reason["why"] and "index.tasks_max" in query["reason"]
-        counted = (await rig.gateway.metrics())["taskgate_queries_total", (("outcome", "refused"), ("upstream", "up"))]
-        assert (query["outcome"], counted) == ("refused", 1)
 
 
 # ---- responses in odd forms that clients read all the same: what they say of tasks is in the next list ----
