@@ -28,10 +28,6 @@ def _raw(status: bytes, *fields: bytes, body: bytes = b"", version: bytes = b"HT
     return b"\r\n".join([version + b" " + status, *fields, b"", body])
 
 
-def _bytes(data: bytes, size: int = 1) -> list[bytes]:
-    return [data[at : at + size] for at in range(0, len(data), size)]
-
-
 # ---- bodies ----
 
 
@@ -84,7 +80,8 @@ def messages() -> Iterator[Case]:
     encoded = gzip.compress(dumps(call("tasks/list", status=["working"])), mtime=0)
     yield Case("message: encoded", exchange(post(encoded, b"Content-Encoding: gzip"), answer(result(1, {}))))
     packed = [_raw(b"200 OK", JSON, b"Content-Encoding: gzip", CHUNKED)]
-    packed += [*map(chunk, _bytes(gzip.compress(dumps(result(1, TASK))), 3)), LAST_CHUNK]
+    whole = gzip.compress(dumps(result(1, TASK)))
+    packed += [*(chunk(whole[at : at + 3]) for at in range(0, len(whole), 3)), LAST_CHUNK]
     yield Case("tasks/get answered: gzip, in pieces", exchange(GET_TASK, packed) + exchange(GET, OK, 2))
 
 
