@@ -12,13 +12,13 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from gateway.operate.access_log import AccessLog
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, fault, filtered, notification, page, task
 from tests.relay.rig import Rig, Server, final, own, replies, rig_with, says
 from tests.relay.wire import post, request, response
-from tests.seams import named, put_in
 from tests.upstream import in_a_thread
 
 METRICS = ROOT / "docs/metrics.md"
@@ -258,14 +258,14 @@ async def test_a_tracestate_is_in_no_span_and_no_log_and_goes_up_as_it_came(gate
 async def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end = named("AccessLog")._end
+    end = AccessLog._end
 
     def failing(self: Any, ended: Any) -> None:
         if ended.kind == "answered":
             raise ValueError
         end(self, ended)
 
-    put_in(monkeypatch, "AccessLog._end", failing)
+    monkeypatch.setattr(AccessLog, "_end", failing)
     async with traced(gateways) as (rig, collector):
         rig.serve(SERVER)
         one = await rig.client(rig.post(filtered()), rig.post(call("ping")))

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import pytest
 
+from gateway.downstream.client_connection import ClientConnection
+from gateway.relay.http_caller import HttpCaller
 from tests.edits import faulty
 from tests.relay.messages import Json
-from tests.seams import named, put_in
 from tests.soak import cuts, storm
 from tests.soak.census import SETTINGS, in_process
 from tests.soak.plan import Conversation
@@ -81,9 +82,6 @@ async def check_found(
     raise AssertionError(f"not found: {found}")
 
 
-ClientConnection, HttpCaller = named("ClientConnection"), named("HttpCaller")
-
-
 def remembers_connections(patch: Patch) -> None:
     kept: list[Any] = []
     lost = ClientConnection.connection_lost
@@ -92,7 +90,7 @@ def remembers_connections(patch: Patch) -> None:
         kept.append(self)
         lost(self, exc)
 
-    put_in(patch, "ClientConnection.connection_lost", keeping)
+    patch.setattr(ClientConnection, "connection_lost", keeping)
 
 
 def remembers_bytes(patch: Patch) -> None:
@@ -103,7 +101,7 @@ def remembers_bytes(patch: Patch) -> None:
         kept.append(self.headers.block())  # made anew, by the gateway
         return up(self, *given)
 
-    put_in(patch, "HttpCaller.up", keeping)
+    patch.setattr(HttpCaller, "up", keeping)
 
 
 # Each leak, and in which count it shows.
