@@ -1,7 +1,6 @@
 """`taskgate demo`: its server over real sockets, and the command as a process."""
 
 import asyncio
-import random
 import re
 import signal
 import socket
@@ -13,7 +12,7 @@ import pytest
 
 from gateway.cli.mcp_client import Client, NotAnswered, Target
 from gateway.demo.demo_run import PORTS
-from gateway.demo.legacy_server import UNFINISHED, LegacyServer, history, timestamp
+from gateway.demo.legacy_server import UNFINISHED, LegacyServer
 from tests.forked import forked
 from tests.launch import ROOT, command
 
@@ -38,39 +37,6 @@ async def post(url: str, body: bytes, session_id: str = "", method: str = "POST"
 
 
 # The server
-
-
-def test_a_history_has_tasks_of_five_days_in_all_statuses() -> None:
-    until_ms = 1_763_000_000_999
-    tasks = list(history(random.Random(1), 200, until_ms))
-    assert {task["status"] for task in tasks} == {"working", "input_required", "completed", "failed", "cancelled"}
-    created = [task["createdAt"] for task in tasks]
-    assert created == sorted(created)
-    assert timestamp(until_ms) == "2025-11-13T02:13:20.999Z", "as JavaScript writes it"
-    assert timestamp(until_ms - 5 * 86_400_000) <= created[0] < timestamp(until_ms - 4 * 86_400_000)
-    assert all(task["createdAt"] <= task["lastUpdatedAt"] <= timestamp(until_ms) for task in tasks)
-
-
-@pytest.mark.parametrize("sizes", [[0], [10], [10, 10], [10, 10, 5]])
-async def test_pages_are_of_ten_in_the_order_of_creation_whatever_criteria_are_given(sizes: list[int]) -> None:
-    async with serving(sum(sizes)) as (server, client):
-        pages = [await client.ask("tasks/list", {"status": ["failed"], "order": "desc"})]
-        while "nextCursor" in pages[-1]:
-            assert pages[-1]["nextCursor"] == pages[-1]["tasks"][-1]["taskId"]
-            pages.append(await client.ask("tasks/list", {"cursor": pages[-1]["nextCursor"]}))
-        assert [len(page["tasks"]) for page in pages] == sizes
-        assert [task for page in pages for task in page["tasks"]] == server.sessions[client.session_id].all
-
-
-async def test_sessions_do_not_see_each_other() -> None:
-    async with serving(20) as (server, client), Client(client.target) as other:
-        initialized = await other.ask("initialize", {})
-        assert initialized["capabilities"]["tasks"] == {"list": {}}, "there is no filter"
-        mine, theirs = (server.sessions[one.session_id].all[9]["taskId"] for one in (client, other))
-        assert (await client.ask("tasks/get", {"taskId": mine}))["taskId"] == mine
-        for method, params in (("tasks/get", {"taskId": theirs}), ("tasks/list", {"cursor": theirs})):
-            with pytest.raises(NotAnswered, match=rf"{method}: not found \(-32602\)"):
-                await client.ask(method, params)
 
 
 async def test_a_session_ends_with_delete() -> None:
