@@ -220,7 +220,7 @@ def differing(kind: str, count: int, may: Callable[[bytes], bool] | None = None,
             if with_memory.read(number, data) != without.read(number, data):
                 return [data]
         found += with_memory.found
-    assert may is not None or found > count / 5, "few heads came before"
+    assert may is not None or found > 0.3 * count, "few heads came before"
     return []
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from gateway.caller_identity import VARYING
 from gateway.http import parsed_head_cache as remembered
-from gateway.http.parsed_head_cache import ConnectionHeads, Cut, HeadCache, Onward
-from gateway.http.request_parser import Head, RequestReader, read_head
+from gateway.http.parsed_head_cache import ConnectionHeads, Cut, HeadCache
+from gateway.http.request_parser import read_head
 
 HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
 PLAIN = b"POST /mcp HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\nContent-Length: %b\r\n\r\n"
@@ -34,23 +34,6 @@ def finds(recall: ConnectionHeads[Any], data: bytes) -> bool:
     return not isinstance(recall.find(data, HEAD_BYTES_MAX), Cut | None)
 
 
-def test_a_head_whose_ids_are_new_is_not_read_again() -> None:
-    source: Any = SimpleNamespace(heads=cache())
-    ids = b"traceparent: 00-%032x-1-01\r\nX-Request-ID: %x\r\nHost"
-    for number in range(9):
-        head = (PLAIN % b"5").replace(b"Host", ids % (number, number))
-        reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, ConnectionHeads(source))
-        reader.add(head + b"12345")
-        event = reader.read()[0]
-        assert isinstance(event, Head)
-        assert (event.remembered is not None) is (number > 3), "twice for the ids, and twice for the head"
-        assert event.headers.get(b"x-request-id") == b"%x" % number
-        assert event.headers.get(b"traceparent") == b"00-%032x-1-01" % number
-        if event.cut is not None:
-            caller = SimpleNamespace(head=event, onward=Onward(event.cut.varies))
-            ConnectionHeads[Any](source).keep(source.heads, event.cut, event.headers, 5, caller)
-
-
 def test_a_connection_that_ends_its_configuration_remembers_no_head_by_what_varied_in_it() -> None:
     """The new one may tell callers apart by an id that varied in the old."""
     old, new = cache(), HeadCache[Any](lambda _: False)
@@ -60,23 +43,6 @@ def test_a_connection_that_ends_its_configuration_remembers_no_head_by_what_vari
     for _ in range(3):
         assert not ConnectionHeads[Any](source).keep(new, head.cut, head.headers, 5, "kept")
     assert len(new.entries) == 0
-
-
-def test_the_length_is_that_of_each_message() -> None:
-    source: Any = SimpleNamespace(heads=cache())
-    recall: ConnectionHeads[Any] = ConnectionHeads(source)
-    first = read_head(PLAIN % b"5", source.heads.varies.cut(PLAIN % b"5"))
-    assert first.cut is not None
-    keep(recall, source.heads, PLAIN % b"5", SimpleNamespace(head=first, onward=Onward(first.cut.varies)))
-    reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, recall)
-    for length in (0, 1, 5, 9, 10, 4096):
-        reader.add(PLAIN % b"%d" % length + b"x" * length)
-        head, *rest = reader.read()
-        assert isinstance(head, Head)
-        assert head.remembered is not None, "the head was not found"
-        assert head.body_bytes == length
-        assert head.headers.get(b"content-length") == b"%d" % length
-        assert b"".join(piece for piece in rest if isinstance(piece, bytes)) == b"x" * length
 
 
 def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
