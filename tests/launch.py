@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, redirect_stderr
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -241,11 +241,11 @@ class Gateway:
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a page of the admin listener."""
-        return _get(self.admin, path)
+        return fetched(self.admin, path)
 
     async def relayed(self, host: str = "127.0.0.1") -> tuple[int, str]:
         """Status and text of what the upstream answers to a GET."""
-        return await asyncio.to_thread(_get, self.port, "/mcp", host)
+        return await asyncio.to_thread(fetched, self.port, "/mcp", host=host)
 
     async def shown(self) -> Json:
         """What the page shows."""
@@ -318,21 +318,23 @@ class Gateway:
             assert fault not in self.log, self.running.tail()
 
 
-def _get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
-    """Status and text of a page."""
-    connection = http.client.HTTPConnection(host, port, timeout=EVENTUALLY_S)
-    try:
-        connection.request("GET", path)
+def fetched(
+    port: int, path: str, message: Json | None = None, host: str = "127.0.0.1", **fields: str
+) -> tuple[int, str]:
+    """Status and text of what is at a port: of a page, or of the answer to a message, with more fields."""
+    with closing(http.client.HTTPConnection(host, port, timeout=EVENTUALLY_S)) as connection:
+        if message is None:
+            connection.request("GET", path, headers=fields)
+        else:
+            connection.request("POST", path, json.dumps(message), {"Content-Type": "application/json", **fields})
         response = connection.getresponse()
         return response.status, response.read().decode()
-    finally:
-        connection.close()
 
 
 def is_ready(port: int, path: str = "/readyz") -> bool:
     """Whether the gateway with that admin port, or another program, says that it is ready."""
     try:
-        return _get(port, path)[0] == 200
+        return fetched(port, path)[0] == 200
     except OSError:
         return False
 

@@ -1,8 +1,7 @@
 """Addresses that one can use: what the command prints, what it logs, what a client that is lost is told, and loops."""
 
-import http.client
 import json
-import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,8 @@ import pytest
 
 from gateway import config
 from gateway.relay import routes
-from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, run
+from tests.forked import ran
+from tests.launch import Gateway, Gateways, Json, eventually, fetched, held_port, listening, logged, port_of
 
 UPSTREAMS: list[Json] = [
     {"name": "plain", "url": "http://127.0.0.1:3001/mcp"},
@@ -31,7 +31,7 @@ UPSTREAMS: list[Json] = [
 def checked(folder: Path, **settings: object) -> tuple[int, str]:
     file = folder / "config.yaml"
     file.write_text(json.dumps(settings))
-    ended = run("--check", "--config", str(file))
+    ended = ran("--check", "--config", str(file))
     return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -158,15 +158,10 @@ def nowhere(gateways: Gateways) -> Iterator[Gateway]:
             yield gateway
 
 
-def asked(port: int, path: str, host: str, body: Json | None = None) -> tuple[int, Json]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    try:
-        content = json.dumps(body or {"jsonrpc": "2.0", "id": 1, "method": "ping"})
-        connection.request("POST", path, content, {"Host": host, "Content-Type": "application/json"})
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
+def asked(port: int, host: str) -> tuple[int, str]:
+    """Status and message of the error that is the answer to a ping."""
+    status, text = fetched(port, "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "ping"}, Host=host)
+    return status, json.loads(text)["error"]["message"]
 
 
 @pytest.mark.parametrize(("host", "more"), [("127.0.0.1", []), ("localhost", ["c"])])
@@ -174,7 +169,7 @@ def test_a_path_that_leads_nowhere_gets_a_404_that_names_the_addresses_of_its_ho
     nowhere: Gateway, host: str, more: list[str]
 ) -> None:
     authority = f"{host}:{nowhere.port}"
-    status, said = asked(nowhere.port, "/mcp", authority)
+    status, said = asked(nowhere.port, authority)
     assert status == 404
     # The more a match says, the earlier it is tried.
     expected = [
@@ -183,57 +178,47 @@ def test_a_path_that_leads_nowhere_gets_a_404_that_names_the_addresses_of_its_ho
         "https://x.example/y/mcp",
     ]
     message = "Not Found: no upstream is configured for this host and path; at this host there are "
-    assert said["error"]["message"] == message + ", ".join(expected)
+    assert said == message + ", ".join(expected)
 
 
 def test_a_404_names_no_addresses_of_another_host(gateways: Gateways) -> None:
     with gateways.process(1, upstream={"match": {"host": "localhost", "prefix": "/secret"}}) as gateway:
-        status, said = asked(gateway.port, "/mcp", f"127.0.0.1:{gateway.port}")
-    assert (status, said["error"]["message"]) == (404, "Not Found: no upstream is configured for this host and path")
+        told = asked(gateway.port, f"127.0.0.1:{gateway.port}")
+    assert told == (404, "Not Found: no upstream is configured for this host and path")
 
 
 async def test_the_log_names_the_addresses_that_clients_use_with_the_port_really_taken(gateways: Gateways) -> None:
-    with listening() as sock, held_port() as admin:
-        url = f"http://127.0.0.1:{port_of(sock)}/v1/mcp"
-        settings = {
-            "listen": "127.0.0.1:0",
-            "admin": {"listen": f"127.0.0.1:{port_of(admin)}"},
-            "upstreams": [
-                {"name": "a", "url": url, "match": {"prefix": "/a"}},
-                {"name": "b", "url": url, "match": {"host": "localhost"}},
-            ],
-        }
-        with gateways.starting(settings) as gateway:
-            await logged(gateway, '"upstream": "b"')
-            serving = {line["upstream"]: line["address"] for line in gateway.lines() if line["message"] == "serving"}
-            port = int(serving["a"].split(":")[2].partition("/")[0])
-            assert port not in (0, 80)
-            assert serving == {"a": f"http://127.0.0.1:{port}/a/v1/mcp", "b": f"http://localhost:{port}/v1/mcp"}
+    upstreams = [{"name": "a", "match": {"prefix": "/a"}}, {"name": "b", "match": {"host": "localhost"}}]
+    with listening() as sock, held_port() as admin, gateways.starting(anywhere(sock, admin, *upstreams)) as gateway:
+        await logged(gateway, '"upstream": "b"')
+        serving = {line["upstream"]: line["address"] for line in gateway.lines() if line["message"] == "serving"}
+        port = port_in(serving["a"])
+        assert port not in (0, 80)
+        assert serving == {"a": f"http://127.0.0.1:{port}/a/v1/mcp", "b": f"http://localhost:{port}/v1/mcp"}
 
 
 async def test_a_loop_that_only_shows_at_run_time_is_cut(gateways: Gateways) -> None:
     """The gateway takes any port, and is then told that this is where its upstream is."""
     with listening() as sock, held_port() as admin:
-        url = f"http://127.0.0.1:{port_of(sock)}/mcp"
-        settings = {
-            "listen": "127.0.0.1:0",
-            "admin": {"listen": f"127.0.0.1:{port_of(admin)}"},
-            "upstreams": [{"name": "up", "url": url, "requests_max": 50, "connect_timeout": "1s"}],
-        }
+        settings = anywhere(sock, admin, {"name": "up", "requests_max": 50, "connect_timeout": "1s"})
         with gateways.starting(settings) as gateway:
-            serving = await logged(gateway, "serving")
-            port = int(serving["address"].split(":")[2].partition("/")[0])
-            settings["upstreams"][0]["url"] = f"http://127.0.0.1:{port}/mcp"  # type: ignore[index]
-            gateway.reconfigure(settings)
-            gateway.signal(signal.SIGHUP)
+            port = port_in((await logged(gateway, "serving"))["address"])
+            settings["upstreams"][0]["url"] = f"http://127.0.0.1:{port}/mcp"
+            gateway.renew(settings)
             await logged(gateway, "reloaded")
-            status, said = asked(port, "/mcp", f"127.0.0.1:{port}")
-            assert status == 508
-            assert said["error"]["message"] == (
-                "Loop Detected: this request comes from taskgate itself: the url of an upstream leads back to it"
+            assert asked(port, f"127.0.0.1:{port}") == (
+                508,
+                "Loop Detected: this request comes from taskgate itself: the url of an upstream leads back to it",
             )
+            await eventually(lambda: gateway.log.count('"Loop"') == 1, "one request that came round")
 
-            async def counted() -> bool:
-                return gateway.log.count('"Loop"') == 1
 
-            await eventually(counted, "one request that came round")
+def anywhere(sock: socket.socket, admin: socket.socket, *upstreams: Json) -> Json:
+    """A configuration of a gateway on any port, before upstreams that are all at that socket."""
+    url = f"http://127.0.0.1:{port_of(sock)}/v1/mcp"
+    listeners = {"listen": "127.0.0.1:0", "admin": {"listen": f"127.0.0.1:{port_of(admin)}"}}
+    return {**listeners, "upstreams": [{"url": url, **upstream} for upstream in upstreams]}
+
+
+def port_in(address: str) -> int:
+    return int(address.split(":")[2].partition("/")[0])

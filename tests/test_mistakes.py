@@ -1,6 +1,5 @@
 """The mistakes of the first hour: what a person did, and the words that he is told, by real commands and gateways."""
 
-import http.client
 import json
 import shlex
 import ssl
@@ -14,7 +13,7 @@ import pytest
 
 from tests.certificates import signed
 from tests.forked import ran
-from tests.launch import EVENTUALLY_S, POLL_S, Gateway, Gateways, Json, held_port, listening, port_of
+from tests.launch import EVENTUALLY_S, POLL_S, Gateway, Gateways, Json, fetched, held_port, listening, port_of
 from tests.relay.messages import TASKS_CAPABILITY, answer, fault, response, result
 from tests.upstream import fields_of, in_a_thread
 
@@ -223,16 +222,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, ports: dict[str, int]) -> 
 
 def told(gateway: Gateway, path: str, method: str, params: Json, accepts: bool) -> Iterator[str]:
     """The body of an answer, with what the log says since then: it is written after the answer."""
-    before, headers = len(gateway.log), {"Content-Type": "application/json", "Mcp-Protocol-Version": "2025-11-25"}
+    before, fields = len(gateway.log), {"Mcp-Protocol-Version": "2025-11-25"}
     if accepts:
-        headers["Accept"] = "application/json, text/event-stream"
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=EVENTUALLY_S)
-    try:
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        connection.request("POST", path, body, headers)
-        text = connection.getresponse().read().decode()
-    finally:
-        connection.close()
+        fields["Accept"] = "application/json, text/event-stream"
+    _, text = fetched(gateway.port, path, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, **fields)
     if '"error"' in text:
         text = json.loads(text)["error"]["message"]
     deadline = time.monotonic() + EVENTUALLY_S
