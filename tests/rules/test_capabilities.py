@@ -1,18 +1,14 @@
 """The one change to the result of `initialize` (DESIGN 4; SEP-1904, Server capabilities)."""
 
 import json
-import random
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from gateway.mcp import capabilities, jsonrpc
 from gateway.mcp.capabilities import Server
 from gateway.query import criteria
-from tests.rules import documents
-from tests.rules.documents import Object, changed, inserted, pairs
+from tests.rules.documents import Object, at, changed, inserted, pairs
 
 # SEP-1904, Server capabilities, to the letter; behind it what criteria of our own would add.
 FILTER = """
@@ -51,12 +47,19 @@ def response(tasks: object, **more: object) -> bytes:
 CALL: dict[str, Any] = {"tools": {"call": {}}}
 
 
-def test_the_capability_is_the_one_of_the_draft() -> None:
-    data = response({"list": {}, "cancel": {}, "requests": CALL}, tools={"listChanged": True})
+# Of a name that stands twice the last one counts.
+TWICE = b"""{"result": 1, "id": 1, "jsonrpc": "2.0", "r\\u0065sult": {"capabilities": {"tasks": {"list": {}}},
+    "c\\u0061pabilities": {"tasks": {}, "tasks": {"requests": {"tools": {"call": {}}}, "list": {"x": 1},
+    "l\\u0069st": {"list": {}, "y": [1e400, {"list": {}}]} , "tasks": {"list": {}}}, "result": {}}, "list": {}}}"""
+
+
+@pytest.mark.parametrize("data", [response({"list": {}, "cancel": {}, "requests": CALL}, tools={"x": True}), TWICE])
+def test_the_capability_is_the_one_of_the_draft(data: bytes) -> None:
     edited, server = advertised(data)
     assert server == Server(filtered_here=True, methods=("tools/call",))
     before = pairs(data)
-    assert pairs(edited) == changed(before, PATH, Object((("filter", pairs(FILTER.encode())),)))
+    _, listing = at(before, PATH)
+    assert pairs(edited) == changed(before, PATH, Object((("filter", pairs(FILTER.encode())), *listing.members)))
     assert inserted(data, edited)
 
 
@@ -128,38 +131,6 @@ UNCHANGED = {
 @pytest.mark.parametrize("data", UNCHANGED.values(), ids=UNCHANGED.keys())
 def test_everything_else_is_left_as_it_is(data: bytes) -> None:
     assert advertised(data) == (data, None)
-
-
-OURS = ("result", "capabilities", "tasks", "list", "methods")
-simple = documents.numbers | documents.strings
-members = st.tuples(documents.names | st.sampled_from(OURS), simple | documents.objects(simple))
-
-
-def some(own: st.SearchStrategy[Object], name: str) -> st.SearchStrategy[Object]:
-    """An object that has this member, perhaps twice: the last one counts. Others may be named like ours elsewhere."""
-    before, after = st.lists(members, max_size=2), st.lists(members.filter(lambda one: one[0] != name), max_size=2)
-    return st.builds(lambda before, value, after: Object((*before, (name, value), *after)), before, own, after)
-
-
-lists = st.lists(members, max_size=3).map(lambda some: Object(tuple(some)))
-results = some(some(some(lists, "list"), "tasks"), "capabilities")
-TWICE = Object((("x", "a"),))
-for name in ("list", "tasks", "capabilities"):
-    TWICE = Object(((name, Object(())), (name, TWICE)))
-
-
-@given(results, st.integers(0, 2**32))
-@example(TWICE, 0)
-@example(TWICE, 1)
-def test_in_any_document_one_member_is_put_in(result: Object, seed: int) -> None:
-    value = Object((("id", "a"), ("result", result), ("jsonrpc", "2.0")))
-    data = documents.text(value, random.Random(seed)).encode()
-    edited, server = advertised(data)
-    assert server == Server(filtered_here=True, methods=())
-    expected_filter = changed(pairs(FILTER.encode()), ("methods",), [])
-    _, target = documents.at(value, PATH)
-    assert pairs(edited) == changed(value, PATH, Object((("filter", expected_filter), *target.members)))
-    assert inserted(data, edited)
 
 
 @pytest.mark.parametrize("odd", [b'"x":NaN', b'"x":"\\ud83d"', b'"\xff":1'])
