@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.client_message import ClientMessage
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.task import STATUSES, UNKNOWN, Instant, Task
+from gateway.mcp.task import STATUSES, TERMINAL, UNKNOWN, Instant, Task
 from gateway.query import cursor, list_request
 from gateway.query.criteria import BadQuery, Fault, Query
 from gateway.query.cursor import Position
@@ -82,7 +83,7 @@ def position(params: bytes) -> Position | None:
     found = message.position
     if isinstance(found, BadQuery):
         raise BadQuery(found.faults)  # a new one: what is remembered would keep the frames that it passes
-    return None if found is None else msgspec.structs.replace(found, comes_again=False)
+    return None if found is None else replace(found, comes_again=False)
 
 
 def faults(params: object) -> list[Fault]:
@@ -239,6 +240,13 @@ def listed(tasks: Sequence[_Task], query: Query, default_method: str | None) -> 
         return candidate.created if by == "createdAt" else candidate.updated, candidate.id
 
     return sorted(filter(holds, tasks), key=place, reverse=order == "desc")
+
+
+def may_match(known: Task, query: Query, *later: Instant, default_method: str | None = None) -> bool:
+    """Whether a task, or any report of it that comes later, matches, which may be of these instants."""
+    statuses = {known.status} if known.status in TERMINAL else STATUSES
+    futures = [replace(known, status=status, updated=at) for status in statuses for at in (known.updated, *later)]
+    return bool(listed(futures, query, default_method))
 
 
 def followed(select: Callable[[Position], QueryPage], query: Query) -> list[QueryPage]:

@@ -188,27 +188,14 @@ def test_without_meta_every_other_member_keeps_its_value(data: bytes) -> None:
         assert after == data
 
 
-anything = documents.documents(
-    documents.values
-    | st.fixed_dictionaries(
-        {},
-        optional={
-            "task": documents.values,
-            "tasks": documents.values,
-            "taskId": documents.values,
-            "status": documents.strings,
-            "nextCursor": documents.values,
-        },
-    ).map(documents.plain)
-)
+known = dict.fromkeys(("task", "tasks", "taskId", "nextCursor"), documents.values) | {"status": documents.strings}
+anything = documents.documents(documents.values | st.fixed_dictionaries({}, optional=known).map(documents.plain))
 
 
-@given(
-    st.sampled_from(["tasks/get", "tasks/cancel", "tasks/list", "tasks/result", "tools/call"]),
-    anything,
-    anything,
-    st.booleans(),
-)
+METHODS: Final = ("tasks/get", "tasks/cancel", "tasks/list", "tasks/result", "tools/call")
+
+
+@given(st.sampled_from(METHODS), anything, anything, st.booleans())
 def test_no_message_raises(method: str, params: bytes, result: bytes, is_error: bool) -> None:
     asked = plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
     name = b"error" if is_error else b"result"
