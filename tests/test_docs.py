@@ -179,10 +179,6 @@ def test_the_documents_can_be_read_in_two_hours() -> None:
     assert len(words) <= 20_000
 
 
-def test_a_gap_in_the_numbers_of_the_design_is_explained() -> None:
-    assert "A number that is missing was that of a rule that is gone" in DESIGN.read_text()
-
-
 def test_contributing_is_short_and_the_files_and_targets_that_it_names_are_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert len(text.split()) <= 1500

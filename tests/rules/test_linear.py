@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -118,13 +119,6 @@ def test_the_tokens_of_an_initialize_result_cost_their_bytes(form: bytes, tokens
     assert filtering is not None
     start, end = filtering
     assert edited[0][: start - len(b'"filter":')] + edited[0][end:] == data
-
-
-def test_the_id_of_a_large_error_is_replaced_at_the_cost_of_its_bytes() -> None:
-    data = b'{"jsonrpc":"2.0","error":{"code":1,"data":{%b}},"id":7}' % NESTED
-    edited: list[bytes] = []
-    assert lines_run(lambda: edited.append(jsonrpc.replace(data, ("id",), b'"a"'))) < 500
-    assert edited == [data[:-2] + b'"a"}']
 
 
 STREAMS = [
@@ -252,14 +246,16 @@ def test_a_stream_without_end_is_unpacked_as_long_as_it_says_something() -> None
     assert unpacked(gzip.compress(messages), 1000, 1 << 16) == len(messages)
 
 
-@pytest.mark.parametrize("unit", [b"\\n", b"\\/", b"\\\\", b"\\\\\\/", b'\\"'])
+@pytest.mark.parametrize("unit", [b"\\n", b"\\/", b"\\\\", b"\\\\\\/", b'\\"', b"\\u0041", b'"\\u0041"', b"\\"])
 def test_the_escapes_of_a_document_cost_their_bytes(unit: bytes) -> None:
-    """Each was a call of its own: 250 ms for 1 MiB."""
+    """Each was a call of its own: 250 ms for 1 MiB. Of strings that never end each quote began a search: minutes."""
     gateway = Headers([(b"host", b"gw.example")])
     move = Addresses("http", "127.0.0.1:3001", None, None, "").move(gateway, gateway, is_tls=False)
     assert move is not None
-    document = b'{"resource":"\\u0041%b"}' % (unit * (DOCUMENT_BYTES_MAX // len(unit)))
-    assert lines_run(lambda: move.document(document)) < 50
+    many = unit * (DOCUMENT_BYTES_MAX // len(unit))
+    for document in (b'{"resource":"\\u0041%b"}' % many, b'"\\u0041' + many):
+        assert move.document(document) is document
+        assert b"u" in unit or lines_run(partial(move.document, document)) < 50
 
 
 def test_a_host_that_is_new_costs_no_pattern_of_its_own() -> None:

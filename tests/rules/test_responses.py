@@ -69,17 +69,13 @@ class ByLlhttp:
 
 
 _parts = st.lists(
-    st.one_of(
-        st.binary(max_size=20).map(lambda data: b"%x\r\n%b\r\n" % (len(data), data)),
-        st.sampled_from(
-            [b"0\r\n\r\n", b"00\r\n\r\n", b"0\r\nX: a\r\n\r\n", b"2;x\r\nab\r\n", b"2 \r\nab\r\n", b"02\r\nab\r\n"]
-        ),
-        st.sampled_from(
-            [b"\r\n", b"2\nab\n", b"+2\r\nab\r\n", b"0x2\r\nab\r\n", b"2\r\nabc\r\n", b"-1\r\n", b"A\r\n0123456789\r\n"]
-        ),
-        st.sampled_from(
-            [b"2_0\r\n" + b"a" * 32 + b"\r\n", b"\xb2\r\nab\r\n", b"ffffffff\r\nab\r\n", b"F" * 17 + b"\r\n"]
-        ),
+    st.binary(max_size=20).map(lambda data: b"%x\r\n%b\r\n" % (len(data), data))
+    | st.sampled_from(
+        [
+            *(b"0\r\n\r\n", b"00\r\n\r\n", b"0\r\nX: a\r\n\r\n", b"2;x\r\nab\r\n", b"2 \r\nab\r\n", b"02\r\nab\r\n"),
+            *(b"\r\n", b"2\nab\n", b"+2\r\nab\r\n", b"0x2\r\nab\r\n", b"2\r\nabc\r\n", b"-1\r\n", b"\xb2\r\nab\r\n"),
+            *(b"A\r\n0123456789\r\n", b"2_0\r\n" + b"a" * 32 + b"\r\n", b"ffffffff\r\nab\r\n", b"F" * 17 + b"\r\n"),
+        ]
     ),
     max_size=6,
 )
