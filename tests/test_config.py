@@ -65,7 +65,7 @@ BAD: list[tuple[str, list[str]]] = [
     ("upstreams: &a\n  - *a\n", ["gate.yaml:1:", "upstreams[0]", "mapping", "a list"]),
     ("log: &a\n  level: *a\n", ["gate.yaml:2:", "log.level", "one of", "a mapping"]),
     ("&a\nlog: *a\n", ["gate.yaml:2:", "log.log", "unknown key"]),
-    ("[" * 1500, ["gate.yaml:1:", "nested too deeply"]),
+    ("[" * 1000, ["gate.yaml:1:", "nested too deeply"]),
     (
         two(f", identity_headers: &a [{'A, ' * 6000}]", ", identity_headers: *a"),
         ["gate.yaml:2:", "upstreams[1].identity_headers", "more than 10000 values"],
@@ -210,6 +210,7 @@ BAD_LINES_OF_UPSTREAM: list[tuple[str, list[str]]] = [
 BAD += [(f"{MINIMAL}{line}\n", ["gate.yaml:4:", *parts]) for line, parts in BAD_LINES]
 BAD += [(upstream(line), ["gate.yaml:4:", *parts]) for line, parts in BAD_LINES_OF_UPSTREAM]
 BAD_URLS = [*("", "a", "127.0.0.1:3001/mcp", "/mcp", "ftp://a/", "http:///mcp", "http://", "http:a", "http://:80/")]
+BAD_URLS += [*("http://fe80::1", "http://[::1]:070000", "ftp://127.0.0.1", "http://127.0.0.1:65536/mcp")]
 BAD_URLS += ["http://u@a/", "http://a/?", "http://a/#", "http://a/b#c", "http://a:0/", "http://a:70000/"]
 BAD_URLS += ["http://a:x/", "http://a b/", "http://a/b c", "http://[::1/", "http://::1/", "http://[1.2.3.4]/"]
 BAD_URLS += [*("http://1.2.3/", "http://a\\b/", "http://\u0131/", "http://a/\u0131", " http://a/", "http://a/\n")]
@@ -239,8 +240,10 @@ def test_a_secret_in_a_url_is_not_repeated() -> None:
             assert "a/" in message
 
 
-def places(message: str) -> list[tuple[str, str]]:
-    return [(line.split(": ")[0], line.split(": ")[1]) for line in message.splitlines()]
+def places(message: str) -> str:
+    """The line and the key of each fault: "1 listen, 4 index.max_age"."""
+    found = (line.split(": ")[:2] for line in message.splitlines())
+    return ", ".join(f"{place.rpartition(':')[2]} {key}" for place, key in found)
 
 
 def test_every_fault_is_told_at_once() -> None:
@@ -250,28 +253,18 @@ def test_every_fault_is_told_at_once() -> None:
         "upstreams:\n- name: a\n- {name: b, url: 'http://b/', host: [], match: x}\nallowed_hosts: a\n"
         "limits: {connections_max: true, held_bytes_max: 1MiB}\nadmin: {listen: 127.0.0.1:8080}\n"
     )
-    assert places(refusal(faulty)) == [
-        ("gate.yaml:1", "listen"),
-        ("gate.yaml:2", "indx"),
-        ("gate.yaml:4", "index.max_age"),
-        ("gate.yaml:5", "index.page_size"),
-        ("gate.yaml:6", "index.pages_max"),
-        ("gate.yaml:8", "upstreams[0]"),
-        ("gate.yaml:9", "upstreams[1].host"),
-        ("gate.yaml:9", "upstreams[1].match"),
-        ("gate.yaml:10", "allowed_hosts"),
-        ("gate.yaml:11", "limits.connections_max"),
-        ("gate.yaml:12", "admin.listen"),
-    ]
+    assert places(refusal(faulty)) == (
+        "1 listen, 2 indx, 4 index.max_age, 5 index.page_size, 6 index.pages_max, 8 upstreams[0], "
+        "9 upstreams[1].host, 9 upstreams[1].match, 10 allowed_hosts, 11 limits.connections_max, 12 admin.listen"
+    )
 
 
 def test_a_clash_is_told_beside_other_faults_but_not_of_a_faulty_value() -> None:
     """The default of such a one stands for it meanwhile, which nobody has given."""
     twice = "upstreams:\n- {name: a, url: 'http://a/'}\n- {name: a, url: 'http://a/'}\nzzz: 1\n"
-    clashes = [("gate.yaml:4", "zzz"), ("gate.yaml:3", "upstreams[1].name"), ("gate.yaml:3", "upstreams[1]")]
-    assert places(refusal(twice)) == clashes
+    assert places(refusal(twice)) == "4 zzz, 3 upstreams[1].name, 3 upstreams[1]"
     faulty = refusal(MINIMAL + "listen: 127.0.0.1:9090\nadmin: {listen: x}\n")
-    assert places(faulty) == [("gate.yaml:5", "admin.listen")]
+    assert places(faulty) == "5 admin.listen"
 
 
 # ---- variables ----
@@ -310,7 +303,7 @@ def test_a_variable_has_the_type_of_its_key(environment: pytest.MonkeyPatch) -> 
 def test_a_variable_stands_for_text_and_never_for_yaml(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("GATE_NAME", "x, url: 'http://b/'}, {name: y")
     message = refusal("upstreams: [{name: '${GATE_NAME}', url: 'http://a/'}]")
-    assert places(message) == [("gate.yaml:1", "upstreams[0].name")]
+    assert places(message) == "1 upstreams[0].name"
 
 
 @pytest.mark.parametrize(
@@ -324,7 +317,7 @@ def test_a_variable_stands_for_text_and_never_for_yaml(environment: pytest.Monke
 )
 def test_a_variable_without_a_value_is_an_error(environment: pytest.MonkeyPatch, text: str, parts: list[str]) -> None:
     message = refusal(MINIMAL + f"listen: '{text}'\n")
-    assert places(message) == [("gate.yaml:4", "listen")]
+    assert places(message) == "4 listen"
     assert [part for part in parts if part not in message] == []
 
 
@@ -392,12 +385,7 @@ def test_what_a_reload_cannot_change_is_told_with_its_line() -> None:
     with pytest.raises(ConfigError) as caught:
         changed = "admin: null\nlisten: 127.0.0.1:1\nindex: {page_size: 0}\nstore: {url: 'redis://a'}\n"
         parse(MINIMAL + changed, "gate.yaml", in_force=running)
-    assert places(str(caught.value)) == [
-        ("gate.yaml:6", "index.page_size"),
-        ("gate.yaml:5", "listen"),
-        ("gate.yaml:4", "admin"),
-        ("gate.yaml:7", "store"),
-    ]
+    assert places(str(caught.value)) == "6 index.page_size, 5 listen, 4 admin, 7 store"
     with pytest.raises(ConfigError, match="traces cannot change while the gateway runs"):
         parse(MINIMAL + "traces: {endpoint: 'http://a:4318'}\n", "gate.yaml", in_force=running)
     assert "cannot change while the gateway runs" in str(caught.value)
@@ -538,7 +526,8 @@ def test_load_resolves_tls_paths_against_the_file(tmp_path: Path) -> None:
     path.write_text("\ufeff" + MINIMAL + f"tls: {{certificate: tls/cert.pem, key: {key}}}\n", "utf-8")
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert places(str(caught.value)) == [(f"{path}:4", "tls.certificate"), (f"{path}:4", "tls.key")]
+    assert places(str(caught.value)) == "4 tls.certificate, 4 tls.key"
+    assert str(caught.value).startswith(f"{path}:4: ")
     assert "expected a file that can be read; given 'tls/cert.pem': No such file" in str(caught.value)
     (tmp_path / "tls").mkdir()
     (tmp_path / "tls" / "cert.pem").touch()

@@ -18,7 +18,6 @@ from tests.relay.messages import TASKS_CAPABILITY, answer, fault, response, resu
 from tests.upstream import fields_of, in_a_thread
 
 ONE: Final = "upstreams: [{name: a, url: 'http://127.0.0.1:3001/mcp'}]\n"
-CHECK: Final = "--check --config -"
 AT: Final = "http://127.0.0.1:3001/mcp"
 BOTH: Final = "Not Acceptable: Client must accept both application/json and text/event-stream"  # as the SDKs have it
 # What may be written for an address.
@@ -30,98 +29,81 @@ LISTEN: Final = (
     "HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH, the path of at most 107 "
     "bytes"
 )
+NO_URLS: Final = ("127.0.0.1:27012/mcp", "localhost:27012", "http://::1:3001/mcp", "http://[fe80::1%25eth0]:3001/mcp")
+NO_LISTENERS: Final = ("8080", ":8080", "localhost", "::1:8080", "127.0.0.1:70000", "/run/x")
 
-# What was written on a command line, and on standard input: and what is said. Each ends with status 2.
+# What was written on a command line, and what is said. Each ends with status 2.
 COMMANDS: Final = {
-    "a misspelt command": (f"tsks {AT}", "", "unknown command tsks: did you mean tasks?"),
-    "no command": (AT, "", f"unknown command {AT}: did you mean --upstream {AT}, or taskgate try {AT}?"),
-    "no command, no scheme": (AT[7:], "", f"did you mean --upstream {AT}, or taskgate try {AT}?"),
-    "nothing": ("", "", "one of --config FILE and --upstream URL is needed; --help shows examples"),
-    "a level": (f"--upstream {AT} --log-level warn", "", "unknown --log-level warn: did you mean warning?"),
-    "a level in capitals": (f"--upstream {AT} --log-level INFO", "", "unknown --log-level INFO: did you mean info?"),
-    "a misspelt flag": (f"--upstrem {AT}", "", "did you mean --upstream?"),
-    "a misspelt flag and its value": (f"--upstrem={AT}", "", "did you mean --upstream?"),
-    "a misspelt flag of stdio": ("stdio --confg x -- true", "", "did you mean --config?"),
-    "a misspelt flag of try": (f"try --sesion x {AT}", "", "did you mean --session?"),
-    "a misspelt flag of tasks": (f"tasks --created-aftr 3d {AT}", "", "did you mean --created-after?"),
-    "a misspelt flag of demo": ("demo --onse", "", "did you mean --once?"),
-    "a flag that is cut short": (f"try --creat brew {AT}", "", "unknown flag --creat: did you mean --create?"),
-    "a level that is none": (f"--upstream {AT} --log-level loud", "", "one of debug, info, warning, error"),
-    "a flag that demo has not": (f"demo --upstream {AT}", "", "unknown flag --upstream"),
-    "a command behind flags": (f"--upstream {AT} demo", "", "goes with none of the other flags"),
-    # the configuration
-    "a key": (CHECK, ONE + "limts: {}\n", "standard input:2: limts: unknown key; did you mean limits?"),
-    "YAML with a tab": (CHECK, "index:\n\tpage_size: 1\n", ":2: not YAML: a tab stands where YAML wants spaces"),
-    "YAML without quotes": (CHECK, "listen: a: b\n", "not YAML: a value has `: ` in it and no quotes"),
-    "YAML, indented wrongly": (CHECK, "upstreams:\n  - name: a\n url: x\n", "not indented as its neighbours are"),
-    "YAML, a list": (CHECK, "upstreams: [\n", "is not closed"),
-    "YAML, a mapping": (CHECK, "upstreams: [{name: a\n", "is not closed"),
-    "YAML, a quote": (CHECK, "listen: 'x\n", "a quote is not closed"),
-    "YAML, a sign": (CHECK, "listen: @x\n", "put it in quotes"),
-    "a file that is not there": ("--config /nowhere.yaml", "", "/nowhere.yaml: cannot be read: No such file"),
-    "an unreadable file": ("--config /", "", "/: cannot be read: Is a directory"),
-    "the gateway's own address": (
-        "--upstream http://127.0.0.1:8080/mcp",
-        "",
-        "--upstream: expected the address of an MCP",
-    ),
+    "a misspelt command": (f"tsks {AT}", "unknown command tsks: did you mean tasks?"),
+    "no command": (AT, f"unknown command {AT}: did you mean --upstream {AT}, or taskgate try {AT}?"),
+    "no command, no scheme": (AT[7:], f"did you mean --upstream {AT}, or taskgate try {AT}?"),
+    "nothing": ("", "one of --config FILE and --upstream URL is needed; --help shows examples"),
+    "a level": (f"--upstream {AT} --log-level warn", "unknown --log-level warn: did you mean warning?"),
+    "a level in capitals": (f"--upstream {AT} --log-level INFO", "unknown --log-level INFO: did you mean info?"),
+    "a misspelt flag": (f"--upstrem {AT}", "did you mean --upstream?"),
+    "a misspelt flag and its value": (f"--upstrem={AT}", "did you mean --upstream?"),
+    "a misspelt flag of stdio": ("stdio --confg x -- true", "did you mean --config?"),
+    "a misspelt flag of try": (f"try --sesion x {AT}", "did you mean --session?"),
+    "a misspelt flag of tasks": (f"tasks --created-aftr 3d {AT}", "did you mean --created-after?"),
+    "a misspelt flag of demo": ("demo --onse", "did you mean --once?"),
+    "a flag that is cut short": (f"try --creat brew {AT}", "unknown flag --creat: did you mean --create?"),
+    "a level that is none": (f"--upstream {AT} --log-level loud", "one of debug, info, warning, error"),
+    "a flag that demo has not": (f"demo --upstream {AT}", "unknown flag --upstream"),
+    "a command behind flags": (f"--upstream {AT} demo", "goes with none of the other flags"),
+    "a file that is not there": ("--config /nowhere.yaml", "/nowhere.yaml: cannot be read: No such file"),
+    "an unreadable file": ("--config /", "/: cannot be read: Is a directory"),
+    "the gateway's own address": ("--upstream http://127.0.0.1:8080/mcp", "--upstream: expected the address of an MCP"),
+    # tests/test_config.py has more that is no address; here are those that people write.
     **{
-        f"{key} {text}": (flags.format(text), "", f"{key}: expected {URL}; given '{text}'")
-        for key, flags in {"--upstream": "--upstream {}", "URL": "try {}"}.items()
-        for text in [
-            "127.0.0.1:27012/mcp",
-            "localhost:27012",
-            "http://::1:3001/mcp",
-            "http://fe80::1",
-            "http://[fe80::1%25eth0]:3001/mcp",
-            "http://127.0.0.1:65536/mcp",
-            "http://[::1]:070000",
-            "ftp://127.0.0.1",
-        ]
+        f"{key} {text}": (flags.format(text), f"{key.split()[0]}: expected {allowed}; given '{text}'")
+        for key, flags, allowed, wrong in (
+            ("--upstream", "--upstream {}", URL, NO_URLS),
+            ("URL", "try {}", URL, NO_URLS),
+            ("--listen", f"--upstream {AT} --listen {{}}", LISTEN, NO_LISTENERS),
+            ("--admin", f"--upstream {AT} --admin {{}}", LISTEN, NO_LISTENERS),
+            ("--admin of stdio", "stdio --admin {} -- true", LISTEN, NO_LISTENERS),
+        )
+        for text in wrong
     },
-    **{
-        f"{key} {text}": (flags.format(text), "", f"{key.split()[0]}: expected {LISTEN}; given '{text}'")
-        for key, flags in {
-            "--listen": f"--upstream {AT} --listen {{}}",
-            "--admin": f"--upstream {AT} --admin {{}}",
-            "--admin of stdio": "stdio --admin {} -- true",
-        }.items()
-        for text in ("8080", ":8080", "localhost", "::1:8080", "127.0.0.1:70000", "/run/x")
-    },
+    # `try` and `tasks`
+    "a status": (f"tasks --status workin {AT}", "--status: given 'workin', allowed is comma-separated statuses: wor"),
+    "too long ago": (f"tasks --created-after 999999w {AT}", "or how long ago, such as 3d or 2h"),
+    "a timestamp": (f"tasks --created-after yesterday {AT}", "or how long ago, such as 3d or 2h"),
+    "an order": (f"tasks --order up {AT}", '"asc" or "desc"'),
+    "no server": ("try", "one server is needed"),
+    "two servers": (f"try {AT} -- true", "one server is needed"),
+    "a header": (f"try --header 'no colon' {AT}", "expected 'Name: value'"),
+    "a header's name": (f"try --header 'X Org: a' {AT}", "expected 'Name: value', no space in the name"),
+    "a session of a command": ("try --session x -- true", "go with a URL"),
+    "arguments": (f"try --arguments '{{' {AT}", "--arguments: given '{', allowed is a JSON object"),
+    "arguments in a list": (f"try --arguments [1] {AT}", "--arguments: given '[1]', allowed is a JSON object"),
+    "no tasks": (f"try --count 0 {AT}", "--count: given '0', allowed is a whole number of 1 or more"),
+    "other tasks": (f"try --count x {AT}", "--count: given 'x', allowed is a whole number of 1 or more"),
+    "no seconds": (f"try --seconds 0 {AT}", "--seconds: given '0', allowed is a number above 0"),
+    "other seconds": (f"try --seconds nan {AT}", "--seconds: given 'nan', allowed is a number above 0"),
+    "no URL": ("tasks 'not a url'", "http:// or https://"),
+    "no such command": ("try -- no-such-command", "cannot start 'no-such-command'"),
+    "a command that ends": ("tasks -- echo hello", "echo hello: the command has ended, or writes no MCP"),
+}
+PREFIXED: Final = "- {{name: {}, url: 'http://127.0.0.1:3001/', match: {{prefix: /x}}}}\n"
+# A configuration, on standard input, and what is said likewise.
+CONFIGS: Final = {
+    "a key": (ONE + "limts: {}\n", "standard input:2: limts: unknown key; did you mean limits?"),
+    "YAML with a tab": ("index:\n\tpage_size: 1\n", ":2: not YAML: a tab stands where YAML wants spaces"),
+    "YAML without quotes": ("listen: a: b\n", "not YAML: a value has `: ` in it and no quotes"),
+    "YAML, indented wrongly": ("upstreams:\n  - name: a\n url: x\n", "not indented as its neighbours are"),
+    "YAML, a list": ("upstreams: [\n", "is not closed"),
+    "YAML, a mapping": ("upstreams: [{name: a\n", "is not closed"),
+    "YAML, a quote": ("listen: 'x\n", "a quote is not closed"),
+    "YAML, a sign": ("listen: @x\n", "put it in quotes"),
     "two that match the same": (
-        CHECK,
         ONE.replace("]", ", {name: b, url: 'http://127.0.0.1:3002/mcp'}]"),
         "upstreams[1]: the same requests as those of upstreams[0]: give one its own match.prefix, such as /two",
     ),
     "two with the same prefix": (
-        CHECK,
-        "upstreams:\n"
-        + "".join(f"- {{name: {n}, url: 'http://127.0.0.1:3001/', match: {{prefix: /x}}}}\n" for n in "ab"),
+        "upstreams:\n" + PREFIXED.format("a") + PREFIXED.format("b"),
         "upstreams[1].match: the same requests as those of upstreams[0]: give one its own match.prefix",
     ),
-    # `try` and `tasks`
-    "a status": (
-        f"tasks --status workin {AT}",
-        "",
-        "--status: given 'workin', allowed is comma-separated statuses: wor",
-    ),
-    "too long ago": (f"tasks --created-after 999999w {AT}", "", "or how long ago, such as 3d or 2h"),
-    "a timestamp": (f"tasks --created-after yesterday {AT}", "", "or how long ago, such as 3d or 2h"),
-    "an order": (f"tasks --order up {AT}", "", '"asc" or "desc"'),
-    "no server": ("try", "", "one server is needed"),
-    "two servers": (f"try {AT} -- true", "", "one server is needed"),
-    "a header": (f"try --header 'no colon' {AT}", "", "expected 'Name: value'"),
-    "a header's name": (f"try --header 'X Org: a' {AT}", "", "expected 'Name: value', no space in the name"),
-    "a session of a command": ("try --session x -- true", "", "go with a URL"),
-    "arguments": (f"try --arguments '{{' {AT}", "", "--arguments: given '{', allowed is a JSON object"),
-    "arguments in a list": (f"try --arguments [1] {AT}", "", "--arguments: given '[1]', allowed is a JSON object"),
-    "no tasks": (f"try --count 0 {AT}", "", "--count: given '0', allowed is a whole number of 1 or more"),
-    "other tasks": (f"try --count x {AT}", "", "--count: given 'x', allowed is a whole number of 1 or more"),
-    "no seconds": (f"try --seconds 0 {AT}", "", "--seconds: given '0', allowed is a number above 0"),
-    "other seconds": (f"try --seconds nan {AT}", "", "--seconds: given 'nan', allowed is a number above 0"),
-    "no URL": ("tasks 'not a url'", "", "http:// or https://"),
-    "no such command": ("try -- no-such-command", "", "cannot start 'no-such-command'"),
-    "a command that ends": ("tasks -- echo hello", "", "echo hello: the command has ended, or writes no MCP"),
 }
 
 # An address: what `taskgate try` says of it, and what the gateway's client or its log is told.
@@ -234,9 +216,12 @@ def told(gateway: Gateway, path: str, method: str, params: Json, accepts: bool) 
         time.sleep(POLL_S)
 
 
-@pytest.mark.parametrize("mistake", COMMANDS)
-def test_a_wrong_command_line_or_configuration(mistake: str) -> None:
-    flags, text, words = COMMANDS[mistake]
+RUNS = [(flags, "", words) for flags, words in COMMANDS.values()]
+RUNS += [("--check --config -", text, words) for text, words in CONFIGS.values()]
+
+
+@pytest.mark.parametrize(("flags", "text", "words"), RUNS, ids=[*COMMANDS, *CONFIGS])
+def test_a_wrong_command_line_or_configuration(flags: str, text: str, words: str) -> None:
     ended = ran(*shlex.split(flags), text=text)
     assert (ended.returncode, ended.stdout, "Traceback" in ended.stderr) == (2, "", False), ended
     assert words in ended.stderr and "usage:" not in ended.stderr

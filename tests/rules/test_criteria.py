@@ -37,10 +37,6 @@ def query_of(name: str) -> Query:
     return Query(**{name.replace("requestTypes", "methods"): NAMES[name].read})
 
 
-def test_every_criterion_has_an_example() -> None:
-    assert NAMES.keys() == criteria.NAMES.keys()
-
-
 @each
 def test_a_criterion_stands_in_the_params_or_in_their_filter(name: str) -> None:
     value, expected = NAMES[name].given, query_of(name)
