@@ -20,10 +20,13 @@ import os
 import signal
 import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.launch import Gateways
 
 STACK_DEPTH: Final = 2
 
@@ -35,6 +38,15 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> "Gateways":
+    """Forks of this process: two thirds of a start are imports, which are made where they are needed."""
+    from tests.forked import fork_of
+    from tests.launch import Gateways
+
+    return Gateways(tmp_path_factory.mktemp("gateways"), fork_of)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -104,8 +104,8 @@ def test_a_host_that_is_named_unix_is_no_socket(tmp_path: Path) -> None:
     assert status == 2 and "the address of one, leads to two (upstreams[" in said and len(said.splitlines()) == 1
 
 
-async def test_a_reload_does_not_take_an_address_that_leads_elsewhere(tmp_path: Path) -> None:
-    with Gateways(tmp_path).process(1, upstreams=SHADOWED["a longer prefix"][:1]) as gateway:
+async def test_a_reload_does_not_take_an_address_that_leads_elsewhere(gateways: Gateways) -> None:
+    with gateways.process(1, upstreams=SHADOWED["a longer prefix"][:1]) as gateway:
         assert gateway.file is not None
         before = json.loads(gateway.file.read_text())
         gateway.renew({**before, "upstreams": SHADOWED["a longer prefix"]})
@@ -137,11 +137,6 @@ def test_an_upstream_that_is_the_gateways_own_listener_is_an_error(listen: str, 
         config.parse(text, "config.yaml")
     problem = f"expected the address of an MCP server; given {url!r}, where the gateway itself listens"
     assert str(refused.value) == f"config.yaml:1: upstreams[0].url: {problem}"
-
-
-@pytest.fixture(scope="module")
-def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
-    return Gateways(tmp_path_factory.mktemp("gateways"))
 
 
 @pytest.fixture(scope="module")

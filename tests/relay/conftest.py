@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.certificates import signed
-from tests.forked import fork_of
 from tests.launch import Gateways, listening, port_of
 from tests.relay.messages import Json
 from tests.relay.rig import Place, Rig, rig_at
@@ -20,12 +19,6 @@ def connection_steps() -> Iterator[Watch]:
     """The steps of the connections of each App here: all stand in the table of their states."""
     with connections_by_the_table() as watch:
         yield watch
-
-
-@pytest.fixture(scope="session")
-def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
-    """Forks of this process: two thirds of a start are imports."""
-    return Gateways(tmp_path_factory.mktemp("relay"), fork_of)
 
 
 @pytest.fixture(scope="session")
