@@ -183,9 +183,10 @@ def test_a_missing_tool_skips_its_tests_which_run_once_it_is_there_and_fail_in_c
     skipped = tmp_path / "skipped"
 
     def ran(*arguments: str, **environment: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-q", *arguments]
+        plugins = [f"-p{name}" for name in ("tests.conftest", "xdist.plugin", "pytest_asyncio.plugin")]
+        command = [sys.executable, "-m", "pytest", *plugins, "-q", *arguments]
         given = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("PYTEST_")}
-        given |= {"PYTHONPATH": str(ROOT), **environment}
+        given |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
         done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True)
         return done.returncode, done.stdout
 
