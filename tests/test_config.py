@@ -270,18 +270,9 @@ def test_a_clash_is_told_beside_other_faults_but_not_of_a_faulty_value() -> None
 # ---- variables ----
 
 
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in ("GATE_HOST", "GATE_PORT", "GATE_NAME", "GATE_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    return monkeypatch
-
-
-def test_a_variable_has_the_type_of_its_key(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("GATE_HOST", "a.example")
-    environment.setenv("GATE_PORT", "81")
-    environment.setenv("GATE_NAME", "123")
-    environment.setenv("GATE_SIZE", "4096")
+def test_a_variable_has_the_type_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"HOST": "a.example", "PORT": "81", "NAME": "123", "SIZE": "4096"}.items():
+        monkeypatch.setenv(f"GATE_{name}", value)
     text = (
         "upstreams: [{name: '${GATE_NAME}', url: 'http://${GATE_HOST}:${GATE_PORT}/'}]\n"
         "index:\n  page_size: ${GATE_PORT}\n  tasks_max: '${GATE_PORT}0'\n"
@@ -296,12 +287,12 @@ def test_a_variable_has_the_type_of_its_key(environment: pytest.MonkeyPatch) -> 
     assert (config.log.access, config.allowed_hosts) == (True, ("a.example",))
     assert config.admin is not None and config.admin.listen == Address("::1", 0)
     for value, size in (("7", 7), ("", 8)):
-        environment.setenv("GATE_PORT", value)
+        monkeypatch.setenv("GATE_PORT", value)
         assert parse(MINIMAL + "index:\n  page_size: ${GATE_PORT:-8}\n", "gate.yaml").index.page_size == size
 
 
-def test_a_variable_stands_for_text_and_never_for_yaml(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("GATE_NAME", "x, url: 'http://b/'}, {name: y")
+def test_a_variable_stands_for_text_and_never_for_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATE_NAME", "x, url: 'http://b/'}, {name: y")
     message = refusal("upstreams: [{name: '${GATE_NAME}', url: 'http://a/'}]")
     assert places(message) == "1 upstreams[0].name"
 
@@ -315,16 +306,16 @@ def test_a_variable_stands_for_text_and_never_for_yaml(environment: pytest.Monke
         ("${GATE_HOST-x}", ["${NAME} or ${NAME:-default}"]),
     ],
 )
-def test_a_variable_without_a_value_is_an_error(environment: pytest.MonkeyPatch, text: str, parts: list[str]) -> None:
+def test_a_variable_without_a_value_is_an_error(text: str, parts: list[str]) -> None:
     message = refusal(MINIMAL + f"listen: '{text}'\n")
     assert places(message) == "4 listen"
     assert [part for part in parts if part not in message] == []
 
 
-def test_no_error_shows_the_value_of_a_variable(environment: pytest.MonkeyPatch) -> None:
+def test_no_error_shows_the_value_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the value is wrong by itself, or beside another."""
-    environment.setenv("GATE_HOST", "hunter2")
-    environment.setenv("GATE_NAME", "127.0.0.1:7777")
+    monkeypatch.setenv("GATE_HOST", "hunter2")
+    monkeypatch.setenv("GATE_NAME", "127.0.0.1:7777")
     faulty = (
         "listen: '${GATE_NAME}'\nadmin: {listen: '${GATE_NAME}'}\nlog: {level: '${GATE_HOST}'}\n"
         "index: {page_size: '${GATE_HOST}'}\n"

@@ -45,15 +45,18 @@ def check_same(index: Index, model: dict[str, TaskEntry]) -> None:
 steps = st.lists(plain.reports | plain.reports | plain.reports | st.sampled_from(plain.IDS), max_size=18)
 
 
+def happen(index: Index, step: Task | str) -> None:
+    index.set(absent(step) if isinstance(step, str) else plain.entry_for(step))
+
+
 def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, TaskEntry]]:
     """An index and a dict of what the steps leave, which is the same after each."""
     index, model = Index(), dict[str, TaskEntry]()
     for step in drawn:
+        happen(index, step)
         if isinstance(step, str):
-            index.set(absent(step))
             model.pop(step, None)
         else:
-            index.set(plain.entry_for(step))
             model[step.id] = plain.entry_for(step)
         check_same(index, model)
     return index, model
@@ -114,10 +117,7 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
 
     for at, step in enumerate(drawn):
         check()
-        if isinstance(step, str):
-            index.set(absent(step))
-        else:
-            index.set(plain.entry_for(step))
+        happen(index, step)
         if at == len(drawn) // 2:
             index.default_method = default_method
     check()
