@@ -9,16 +9,16 @@ from tests.certificates import signed
 from tests.launch import Gateways, listening, port_of
 from tests.relay.messages import Json
 from tests.relay.rig import Place, Rig, rig_at
-from tests.states import Watch, connections_by_the_table
+from tests.states import connections_by_the_table
 
 SMALL_BODY_BYTES = 4096
 
 
 @pytest.fixture(autouse=True)
-def connection_steps() -> Iterator[Watch]:
+def connection_steps() -> Iterator[None]:
     """The steps of the connections of each App here: all stand in the table of their states."""
-    with connections_by_the_table() as watch:
-        yield watch
+    with connections_by_the_table():
+        yield
 
 
 @pytest.fixture(scope="session")
