@@ -51,30 +51,6 @@ SEVERAL = (
 )
 
 
-ABSOLUTE = {
-    b"GET http://a:81/b?c": (b"/b?c", b"a:81"),
-    b"GET HTTPS://[::1]//b%2F?": (b"//b%2F?", b"[::1]"),
-    b"GET http://a": (b"/", b"a"),
-    b"GET http://a?b=://c/": (b"/?b=://c/", b"a"),
-    b"OPTIONS http://a:81": (b"*", b"a:81"),
-    b"OPTIONS http://a/": (b"/", b"a"),
-    b"GET /http://a/b": (b"/http://a/b", b"x"),
-    b"OPTIONS *": (b"*", b"x"),
-}
-
-
-@pytest.mark.parametrize("line", ABSOLUTE)
-def test_an_absolute_target_is_a_target_and_a_host(line: bytes) -> None:
-    """Its authority counts, and not `Host` (RFC 9112, 3.2.2 and 3.2.4)."""
-    target, host = ABSOLUTE[line]
-    fields = ((b"A", b"1"), (b"hOST", host), (b"B", b"2"))
-    assert read(line + b" HTTP/1.1\r\nA: 1\r\nhOST: x\r\nB: 2\r\n\r\n")[0] == (
-        *("head", line.partition(b" ")[0], target, 1, fields),
-    )
-    if line == b"GET http://a":
-        assert read(line + b" HTTP/1.0\r\n\r\n")[0] == ("head", b"GET", b"/", 0, ((b"Host", b"a"),))
-
-
 @given(st.sets(st.integers(1, len(SEVERAL) - 1)))
 def test_any_split_gives_the_same_events(cuts: set[int]) -> None:
     """Those that the second reader reads, too."""
