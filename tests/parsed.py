@@ -28,9 +28,3 @@ class Parsed(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
-
-
-class Serving(Parsed):
-    """One end, which reads requests."""
-
-    reads = httptools.HttpRequestParser

@@ -16,11 +16,12 @@ import asyncio
 import functools
 from typing import Any, Final
 
+import httptools
 import orjson
 
 from tests.bench import attacks, child
 from tests.bench.attacks import PIECE_BYTES, in_chunks, pieces, response
-from tests.parsed import Serving
+from tests.parsed import Parsed
 from tests.relay.wire import LAST_CHUNK, chunk
 
 BODY_BYTES: Final = 300
@@ -63,8 +64,10 @@ def _prepared(path: bytes, size: int) -> bytes:
     return _STREAM + chunk(event(BODY_BYTES))
 
 
-class Upstream(Serving):
+class Upstream(Parsed):
     """One connection."""
+
+    reads = httptools.HttpRequestParser
 
     def __init__(self) -> None:
         super().__init__()
