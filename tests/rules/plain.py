@@ -119,12 +119,7 @@ _reports = st.tuples(
 )
 
 
-def _reported(report: tuple[str, str, Any, Any, int, str | None]) -> Task:
-    *members, method = report
-    return task.parse(raw_task(*members), method)
-
-
-reports = _reports.map(_reported)
+reports = _reports.map(lambda report: task.parse(raw_task(*report[:-1]), report[-1]))
 
 
 def some(items: list[str]) -> st.SearchStrategy[frozenset[str] | None]:

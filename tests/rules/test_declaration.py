@@ -18,10 +18,6 @@ def rows(path: Path, first: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in table]
 
 
-def in_table(path: Path) -> set[str]:
-    return {name for criterion, *_ in rows(path, "criterion") for name in re.findall("`(.+?)`", criterion)}
-
-
 def in_sentence(path: Path, beginning: str, end: str) -> set[str]:
     """What stands in backticks in the one sentence that begins and ends so."""
     found = re.findall(rf"{re.escape(beginning)}(.+?){re.escape(end)}", path.read_text(), re.DOTALL)
@@ -29,20 +25,14 @@ def in_sentence(path: Path, beginning: str, end: str) -> set[str]:
     return set(re.findall("`(.+?)`", found[0]))
 
 
-def in_example() -> dict[str, Any]:
-    """The capability in the example of docs/clients.md."""
-    example = CLIENTS.read_text().split("```json\n", 1)[1].split("\n```", 1)[0]
-    found: dict[str, Any] = json.loads(example)["tasks"]["list"]["filter"]
-    return found
-
-
 def test_the_documents_and_the_reference_model_have_the_criteria_that_are_declared() -> None:
     members = json.loads(criteria.capability(("tools/call",)))
-    example, names = in_example(), set(criteria.NAMES)
-    assert in_table(CLIENTS) == names
+    example, names = CLIENTS.read_text().split("```json\n", 1)[1].split("\n```", 1)[0], set(criteria.NAMES)
+    cells = [criterion for criterion, *_ in rows(CLIENTS, "criterion")]
+    assert {name for cell in cells for name in re.findall("`(.+?)`", cell)} == names
     assert in_sentence(RULES, "The criteria are ", ". They stand in") == names
     assert set(members) <= in_sentence(RULES, "4.2. The value has ", ": the object of")
-    assert example == members
+    assert json.loads(example)["tasks"]["list"]["filter"] == members
     assert plain.EXAMPLES.keys() == CRITERIA.keys() == criteria.NAMES.keys() - {"requestTypes"}, "the plain definition"
 
 

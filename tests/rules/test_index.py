@@ -29,16 +29,13 @@ def paged(listed: list[TaskEntry], limit: int, bytes_max: int) -> list[list[Task
     return pages
 
 
-def size_of_all(model: dict[str, TaskEntry]) -> int:
-    """What an index of these tasks counts (tests/rules/test_index_memory.py holds it against what it takes)."""
-    return sum(map(size_of, model.values())) + GROUP_BYTES * len({(t.status, t.method) for t in model.values()})
-
-
 def check_same(index: Index, model: dict[str, TaskEntry]) -> None:
     assert len(index) == len(model)
     assert index.entries == model
     assert {i: index.get(i) for i in plain.IDS} == {i: model.get(i) for i in plain.IDS}
-    assert index.size_bytes == size_of_all(model)
+    # tests/rules/test_index_memory.py holds what is counted against what it takes.
+    groups = {(each.status, each.method) for each in model.values()}
+    assert index.size_bytes == sum(map(size_of, model.values())) + GROUP_BYTES * len(groups)
 
 
 # A step: a report to take in, or the id of a task to forget.

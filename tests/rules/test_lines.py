@@ -45,7 +45,6 @@ def test_a_line_is_whole_if_it_is_not_too_large_whatever_the_pieces(data: bytes,
     assert [each.raw for each in parsed(data, cuts) if each.sight is None] == small
 
 
-names = st.sampled_from(["id", "result", "x"])
 values = st.recursive(
     st.none() | st.integers() | st.text(max_size=5) | st.sampled_from(['"id":7}', "\\", '{"id":8,']),
     lambda inner: (

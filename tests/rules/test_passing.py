@@ -67,7 +67,6 @@ NOT_READ: Final = Pending("UNREAD", None, ASKED)
 CAPABLE: Final = b'{"capabilities":{"tasks":{"list":{},"requests":{"tools":{"call":{}}}}}}'
 STATUS: Final = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}'
 MADE: Final = result(b'{"task":%b}' % PLAIN_TASK)
-ODD: Final = result(b'{"task":%b}' % (TASK % b',"x":NaN'))
 LATIN: Final = TASK % b',"statusMessage":"caf\xe9"'
 NO_CURSOR: Final = b'{"tasks":[],"nextCursor":5}'
 PAGE: Final = result(b'{"tasks":[%b,%b]}' % (PLAIN_TASK, LATIN.replace(b'"a"', b'"b"')))

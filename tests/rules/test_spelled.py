@@ -83,12 +83,6 @@ def test_how_lists_and_escapes_are_read(text: str, expected: Query | None) -> No
         assert spelled(text) == expected
 
 
-def check_same(found: Fault, expected: Fault) -> None:
-    """The fault of a parameter, and that of the same in a cursor. Strings in them may be escaped differently."""
-    assert (found.parameter, found.allowed) == (f"cursor.{expected.parameter}", expected.allowed)
-    assert json.loads(found.given) == json.loads(expected.given)
-
-
 # Of a list each item is written alone.
 WRONG = [(name, one) for name, each in EXAMPLES.items() for one in (each.wrong_items if name in LISTS else each.wrong)]
 WORDS = [(name, one) for name, one in WRONG if one and isinstance(one, str)]
@@ -97,7 +91,9 @@ WORDS = [(name, one) for name, one in WRONG if one and isinstance(one, str)]
 @pytest.mark.parametrize(("name", "value"), WORDS)
 def test_a_wrong_value_is_refused_with_the_words_of_the_parameter(name: str, value: str) -> None:
     (expected,) = plain.faults({name: [value] if name in LISTS else value})
-    check_same(fault(f"taskgate:?{name}={quote(value)}"), expected)
+    found = fault(f"taskgate:?{name}={quote(value)}")
+    assert (found.parameter, found.allowed) == (f"cursor.{expected.parameter}", expected.allowed)
+    assert json.loads(found.given) == json.loads(expected.given), "it may be escaped differently"
 
 
 def test_each_fault_has_an_entry() -> None:
