@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.caller_identity import Key, ServerKey
-from gateway.mcp import jsonrpc, task
+from gateway.mcp import task
 from gateway.mcp.task import TERMINAL, Moment, parse
 from gateway.mcp.task_observations import Observation, Shown
 from gateway.operate.metrics import Metrics, age_s
 from gateway.operate.recent_rates import Rates, quantile
 from gateway.tasks import lifecycle_counts
-from gateway.tasks.exchange_observer import begin
 from gateway.tasks.lifecycle_counts import (
     DURATIONS,
     ENDS,
@@ -27,7 +26,6 @@ from gateway.tasks.lifecycle_counts import (
     UNHEARD_S,
     Lives,
 )
-from tests.rules import plain
 
 NOW_S: Final = 1_780_000_000.0  # 2026-05-28T20:26:40Z
 UP: Final = ServerKey("up")
@@ -90,6 +88,9 @@ class Play:
         told += [f"{tool} {status} {len(began)}" for (_, tool, status), began in self.lives.live.items() if began]
         assert sorted(told) == sorted(said)
 
+    def aged(self, status: str, seconds: float) -> None:
+        assert age_s(self.lives, ("up", "render", status)) == seconds
+
     def lasted(self, status: str, seconds: float) -> None:
         assert self.lives.durations["up", "render", status][-1] == seconds
 
@@ -114,7 +115,7 @@ def step(what: str) -> Callable[..., Step]:
 
 
 made, shown, told, denied, ended = map(step, ("made", "shown", "told", "denied", "ended"))
-passes, counts, lasted = map(step, ("passes", "counts", "lasted"))
+passes, counts, aged, lasted = map(step, ("passes", "counts", "aged", "lasted"))
 
 # What is told, in its order, and what the counts then say.
 STORIES: Final[dict[str, tuple[Step, ...]]] = {
@@ -157,6 +158,12 @@ STORIES: Final[dict[str, tuple[Step, ...]]] = {
     "such a server may list a task before the result that made it": (
         shown("working", created=at(1)), made(), made(), counts("render started 1", "render working 1"),
     ),
+    "what was asked before a life was first seen does not end it: of the life before it tells late": (
+        made(), denied(), passes(1), made(created=LATER), denied(asked_s=NOW_S), ended("t", NOW_S),
+        lambda play: play.lives.gone(ANN, "t", Moment(0, NOW_S)),
+        counts("render started 2", "render lost 1", "render working 1"), denied(),
+        counts("render started 2", "render lost 2"),
+    ),
     "a late answer of such a server begins nothing": (
         made(created="2026-05-28T20:26:30Z"), shown("completed", created=at(1599), updated=at(1599)),
         shown("working", created=at(1598)), shown("completed", created=at(1600)), made(created=at(1590)),
@@ -179,6 +186,14 @@ STORIES: Final[dict[str, tuple[Step, ...]]] = {
     "a status that MCP does not know is live and ends as other": (
         made(), shown("paused"), shown("stopped"), counts("render started 1", "render other 1"), passes(90_000),
         counts("render started 1", "render other 1"), lambda play: play.lives.counts["up", "render", "other"] == 1,
+    ),
+    # Ages.
+    "a task waits for input since it does, and not since it was made": (
+        made(), shown("input_required", updated=at(1560)), aged("input_required", 40),
+        shown("working", updated=at(1570)), aged("working", 1600),
+    ),
+    "an age is that of the oldest": (
+        *(made(f"{n}", created=at(60 * n)) for n in range(5)), shown("completed", "0"), aged("working", 1540),
     ),
     # Upstreams that a reload has changed.
     "what comes late from an upstream that has gone makes no series": (
@@ -204,25 +219,6 @@ STORIES: Final[dict[str, tuple[Step, ...]]] = {
 def test_what_the_counts_say(play: Play, story: tuple[Step, ...]) -> None:
     for happens in story:
         assert happens(play) in (None, True)
-
-
-def test_what_was_asked_before_a_life_was_first_seen_does_not_end_it(play: Play) -> None:
-    """Its id was given again; what told late that the life before was gone, or had ended, was taken for its own end."""
-    play.made()
-    play.denied()
-    play.passes(1)
-    play.made(created=LATER)
-    play.denied(asked_s=NOW_S)
-    play.ended("t", NOW_S)
-    play.lives.gone(ANN, "t", Moment(0, NOW_S))
-    request = plain.asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/result","params":{"taskId":"t"}}')
-    data = b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    said = begin(request, lambda: Moment(0, NOW_S)).read(data, jsonrpc.parse(data))
-    assert said.observation is not None
-    play.lives.observe(ANN, said.observation, said.asked)
-    play.counts("render started 2", "render lost 1", "render working 1")
-    play.denied()
-    play.counts("render started 2", "render lost 2")
 
 
 @pytest.mark.parametrize("ttl, lasts_s", [(60_000, 60), (None, 86_400), (10**12, 86_400), (0, 86_400), (-5, 86_400)])
@@ -262,14 +258,6 @@ def test_a_task_of_which_nothing_is_heard_is_counted_apart_until_it_is_heard_of(
     play.counts("render started 2", "render unheard 1", "render completed 1")
 
 
-def test_a_task_waits_for_input_since_it_does_and_not_since_it_was_made(play: Play) -> None:
-    play.made(created="2026-05-28T20:00:00Z")
-    play.shown("input_required", created="2026-05-28T20:00:00Z", updated="2026-05-28T20:26:00Z")
-    assert age_s(play.lives, ("up", "render", "input_required")) == 40
-    play.shown("working", created="2026-05-28T20:00:00Z", updated="2026-05-28T20:26:10Z")
-    assert age_s(play.lives, ("up", "render", "working")) == 1600
-
-
 def test_the_last_durations_are_known_exactly(play: Play) -> None:
     for number in range(LAST_MAX + 50):
         play.made(f"{number}", created="2026-05-28T20:00:00Z")
@@ -300,13 +288,6 @@ def test_a_duration_that_cannot_be_right_is_left_out(play: Play, updated: object
     play.shown("completed", updated=updated)
     play.counts("render started 1", "render completed 1")
     assert not play.lives.durations
-
-
-def test_an_age_is_that_of_the_oldest(play: Play) -> None:
-    for number in range(5):
-        play.made(f"{number}", created=f"2026-05-28T20:0{number}:00Z")
-    play.shown("completed", "0")
-    assert age_s(play.lives, ("up", "render", "working")) == 1540
 
 
 # ---- bounds ----

@@ -47,7 +47,7 @@ def told(pending: Pending, data: bytes) -> str:
         *["serves"] * heard.succeeds,
         *["edited"] * (heard.seen != data),
     ]
-    if said.shown and heard.response is not None:
+    if (said.shown or said.ended is not None) and heard.response is not None:
         assert heard.asked == (pending.asked if bytes(heard.response.id) == b"1" else None)
     return ", ".join(words) or "nothing"
 
