@@ -19,7 +19,7 @@ from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, 
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,6 +27,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway import config as gateway_config
 from gateway.app import App
 from gateway.operate import log_format
+
+if TYPE_CHECKING:
+    from tests.forked import Fork
 
 Json: TypeAlias = dict[str, Any]
 
@@ -77,20 +80,7 @@ def is_taken(port: int) -> bool:
 # ---- processes ----
 
 
-class Running(Protocol):
-    """What tests ask of a process."""
-
-    @property
-    def pid(self) -> int: ...
-    @property
-    def returncode(self) -> int | None: ...
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def send_signal(self, sig: int) -> None: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-
-
+Running: TypeAlias = "subprocess.Popen[bytes] | Fork"
 Start: TypeAlias = Callable[[Sequence[str], int, Mapping[str, str], Path], Running]
 """Starts a command: its output's descriptor, more of its environment, where it runs."""
 

@@ -153,6 +153,11 @@ BAD_LINES: list[tuple[str, list[str]]] = [
     ("log: {access: on the whole}", ["log.access", "true or false", "'on the whole'"]),
     ("log: {format: xml}", ["log.format", "json, text", "'xml'"]),
     ("listen: 127.0.0.1:9090", ["127.0.0.1:9090"]),
+    # variables
+    ("listen: '${GONE}'", [" listen:", "GONE in the environment", "${GONE:-default}", "given '${GONE}'"]),
+    ("listen: 'a${'", [" listen:", "${NAME} or ${NAME:-default}", "given 'a${'"]),
+    ("listen: '${1A}'", [" listen:", "${NAME} or ${NAME:-default}", "given '${1A}'"]),
+    ("listen: '${GONE-x}'", [" listen:", "${NAME} or ${NAME:-default}"]),
     # lists of names
     ("allowed_hosts: [80]", ["allowed_hosts[0]", "'80'"]),
     ("allowed_hosts: [\u212a]", ["allowed_hosts[0]"]),
@@ -295,21 +300,6 @@ def test_a_variable_stands_for_text_and_never_for_yaml(monkeypatch: pytest.Monke
     monkeypatch.setenv("GATE_NAME", "x, url: 'http://b/'}, {name: y")
     message = refusal("upstreams: [{name: '${GATE_NAME}', url: 'http://a/'}]")
     assert places(message) == "1 upstreams[0].name"
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("${GATE_HOST}", ["GATE_HOST in the environment", "${GATE_HOST:-default}", "given '${GATE_HOST}'"]),
-        ("a${", ["${NAME} or ${NAME:-default}", "given 'a${'"]),
-        ("${1A}", ["${NAME} or ${NAME:-default}", "given '${1A}'"]),
-        ("${GATE_HOST-x}", ["${NAME} or ${NAME:-default}"]),
-    ],
-)
-def test_a_variable_without_a_value_is_an_error(text: str, parts: list[str]) -> None:
-    message = refusal(MINIMAL + f"listen: '{text}'\n")
-    assert places(message) == "4 listen"
-    assert [part for part in parts if part not in message] == []
 
 
 def test_no_error_shows_the_value_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
