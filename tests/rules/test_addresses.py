@@ -81,14 +81,11 @@ NO_HOST: Final = ["", 'a"b', "a b", "a/b", "user@gw.example", "gw.example:http",
 def test_without_a_usable_host_nothing_moves_and_no_address_is_the_servers_own(host: str) -> None:
     """The server is sent what the client says, and an empty `Host` is legal. Everything was its own then."""
     assert move(host=host) is None
+    assert move(public="off") is None
     found = moving(host=host, sent=None, public="https://mcp.example/x")
     for said in ("http:///etc", "http://?a", "http://", "http://b@d/x", 'http://a"b/x', f"http://{host}/x"):
         assert found.text(said.encode()) == said.encode()
     assert found.text(b"http://127.0.0.1:3001/mcp") == b"https://mcp.example/x/mcp"
-
-
-def test_off_moves_nothing() -> None:
-    assert move(public="off") is None
 
 
 SAME: Final[dict[str, Any]] = {"sent": None, "prefix": "/research"}  # the server is sent the client's Host

@@ -3,14 +3,12 @@
 from gateway.upstream import caller_identity_drift as module
 from gateway.upstream.caller_identity_drift import IDENTITIES_MIN, IdentityDrift
 
-Fields = list[tuple[bytes, bytes]]
 
-
-def drifts(drift: IdentityDrift, session: object, count: int, at: float = 0.0, *, fields: Fields | None = None) -> bool:
+def drifts(drift: IdentityDrift, session: object, count: int, at: float = 0.0) -> bool:
     found = False
     for n in range(count):
         value = b"%d" % n
-        found = drift.note(session, value, [(b"x-odd", value), (b"x-even", b"1"), *(fields or [])], at)
+        found = drift.note(session, value, [(b"x-odd", value), (b"x-even", b"1")], at)
     return found
 
 

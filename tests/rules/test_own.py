@@ -21,8 +21,6 @@ from gateway.task_ownership_guard import asked_for
 from tests.rules import plain
 from tests.rules.test_seen import KEY, OTHER
 
-DAY_S = IDLE_S
-
 
 class Own(OwnTasks):
     """Owners, with a clock that the test sets."""
@@ -48,7 +46,7 @@ def test_of_too_many_the_first_goes() -> None:
     assert len(own.makings) == IDS_OF_SESSION
 
 
-@pytest.mark.parametrize(("ttl_s", "kept_s"), [(0, DAY_S), (60, 3720), (3 * DAY_S, 6 * DAY_S + 3600)])
+@pytest.mark.parametrize(("ttl_s", "kept_s"), [(0, IDLE_S), (60, 3720), (3 * IDLE_S, 6 * IDLE_S + 3600)])
 def test_a_task_is_his_for_twice_its_ttl_and_an_hour_after_its_last_use(ttl_s: float, kept_s: float) -> None:
     own = Own()
     own.made(KEY, "1", "2", ttl_s=ttl_s)
@@ -70,7 +68,7 @@ def test_however_much_ends_no_turn_is_long(ends: str) -> None:
         own.made(keys[0], "first")
         for number, key in enumerate(keys):
             own.made(key, f"t-{number}")
-        own.at = 3 * DAY_S
+        own.at = 3 * IDLE_S
     else:
         own.made(KEY, *(f"t-{number}" for number in range(IDS_OF_SESSION)))
         before = len(own.makings)

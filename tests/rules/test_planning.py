@@ -25,17 +25,10 @@ OUT_OF_MIND = NEVER.at
 RECENT, OLD, ANCIENT = NOW - 0.5, NOW - 30, NOW - 61
 
 
-def a_task(task_id: str, status: str = "working", ttl: object = None, method: str | None = None) -> Task:
-    raw = msgspec.json.encode(
-        {
-            "taskId": task_id,
-            "status": status,
-            "createdAt": "1970-01-01T00:00:10Z",
-            "lastUpdatedAt": "1970-01-01T00:00:10Z",
-            "ttl": ttl,
-        }
-    )
-    return task.parse(raw, method)
+def a_task(task_id: str, status: str = "working", ttl: object = None) -> Task:
+    instant = "1970-01-01T00:00:10Z"
+    given = {"taskId": task_id, "status": status, "createdAt": instant, "lastUpdatedAt": instant, "ttl": ttl}
+    return task.parse(msgspec.json.encode(given))
 
 
 LIVE = [a_task("l1"), a_task("l2", "input_required"), a_task("l3")]
@@ -63,7 +56,10 @@ def stamp(at: float) -> Stamp:
 
 @dataclass
 class Situation:
-    """What is known, and as of when. Tasks that are told of alone, listed or not; that are gone; that are marked."""
+    """What is known after a crawl of ten pages from a server that appends, and as of when.
+
+    Tasks that are told of alone, listed or not; that are gone; that are marked.
+    """
 
     crawled: float = OUT_OF_MIND
     told: Mapping[str, float] = field(default_factory=dict)
@@ -110,10 +106,6 @@ def need_of(record: Record, ages: Ages = AGES) -> planning.Need:
 UNKNOWN = Situation(pages=0, listing=Listing.NEITHER)
 
 
-crawled = Situation
-"""What is known after a crawl of ten pages from a server that appends."""
-
-
 Plan = tuple[bool, bool, set[str]]  # crawl, look, tasks
 
 
@@ -144,49 +136,49 @@ def named(*task_ids: str) -> Query:
 
 # The least that is enough.
 TABLE: dict[str, Case] = {
-    "crawled exactly max_age ago": Case(crawled(NOW - 1), FRESH),
-    "as many unknown tasks are named as there are pages": Case(crawled(OLD, pages=2), CRAWL, query=named("n1", "n2")),
+    "crawled exactly max_age ago": Case(Situation(NOW - 1), FRESH),
+    "as many unknown tasks are named as there are pages": Case(Situation(OLD, pages=2), CRAWL, query=named("n1", "n2")),
     "an unknown task is named beside an id that is too long to be asked for": Case(
-        crawled(OLD), CRAWL, query=named("n1", "d1", "n" * 257)
+        Situation(OLD), CRAWL, query=named("n1", "d1", "n" * 257)
     ),
-    "crawled exactly full_crawl_interval ago": Case(crawled(NOW - 60), LOOK, tasks=DONE),
-    "looked at and asked a moment ago": Case(crawled(OLD, new_as_of=RECENT, live_as_of=RECENT), FRESH),
-    "as many requests as pages": Case(crawled(OLD, pages=4), CRAWL),
-    "live tasks asked a moment ago, looked at before": Case(crawled(OLD, live_as_of=RECENT), LOOK_AND_ASK),
-    "doubt since the crawl": Case(crawled(RECENT, doubted_at=NOW - 0.1), CRAWL),
-    "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=(1.0, 0.0)),
-    "a task that may be gone": Case(crawled(RECENT, marks=MAY_BE_GONE), asks("d1")),
+    "crawled exactly full_crawl_interval ago": Case(Situation(NOW - 60), LOOK, tasks=DONE),
+    "looked at and asked a moment ago": Case(Situation(OLD, new_as_of=RECENT, live_as_of=RECENT), FRESH),
+    "as many requests as pages": Case(Situation(OLD, pages=4), CRAWL),
+    "live tasks asked a moment ago, looked at before": Case(Situation(OLD, live_as_of=RECENT), LOOK_AND_ASK),
+    "doubt since the crawl": Case(Situation(RECENT, doubted_at=NOW - 0.1), CRAWL),
+    "a crawl at each refresh, crawled a moment ago": Case(Situation(RECENT), FRESH, ages=(1.0, 0.0)),
+    "a task that may be gone": Case(Situation(RECENT, marks=MAY_BE_GONE), asks("d1")),
     "as many listed tasks are marked as there are pages": Case(
-        crawled(RECENT, pages=2, marks={**MAY_BE_GONE, "d2": Marked(OLD, OLD)}), CRAWL
+        Situation(RECENT, pages=2, marks={**MAY_BE_GONE, "d2": Marked(OLD, OLD)}), CRAWL
     ),
     "two tasks are marked that the index lacks": Case(
-        crawled(RECENT, marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, NOW))), LOOK
+        Situation(RECENT, marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, NOW))), LOOK
     ),
     "they are, looked for since": Case(
-        crawled(OLD, new_as_of=NOW - 0.1, live_as_of=NOW, told=dict.fromkeys(("l1", "l2", "l3"), NOW), marks=NEW),
+        Situation(OLD, new_as_of=NOW - 0.1, live_as_of=NOW, told=dict.fromkeys(("l1", "l2", "l3"), NOW), marks=NEW),
         asks("n1", "n2"),
     ),
     "a live task that no list shows": Case(
-        crawled(RECENT, unlisted={"l2": OUT_OF_MIND}, unlisted_as_of=RECENT, live_as_of=OUT_OF_MIND), asks("l2")
+        Situation(RECENT, unlisted={"l2": OUT_OF_MIND}, unlisted_as_of=RECENT, live_as_of=OUT_OF_MIND), asks("l2")
     ),
     "finished tasks that no list shows, asked for exactly full_crawl_interval ago": Case(
-        crawled(RECENT, unlisted={"d1": NOW - 60}, unlisted_as_of=NOW - 60), FRESH
+        Situation(RECENT, unlisted={"d1": NOW - 60}, unlisted_as_of=NOW - 60), FRESH
     ),
     "finished tasks that no list shows, asked for too long ago": Case(
-        crawled(RECENT, unlisted={"d1": ANCIENT}, unlisted_as_of=ANCIENT), CRAWL
+        Situation(RECENT, unlisted={"d1": ANCIENT}, unlisted_as_of=ANCIENT), CRAWL
     ),
     "finished tasks that no list shows, not asked for since a doubt": Case(
-        crawled(NOW, unlisted={"d1": NOW - 0.7}, unlisted_as_of=NOW - 0.7, doubted_at=RECENT), CRAWL
+        Situation(NOW, unlisted={"d1": NOW - 0.7}, unlisted_as_of=NOW - 0.7, doubted_at=RECENT), CRAWL
     ),
     "a name that is longer than is noted": Case(UNKNOWN, CRAWL, tasks=[], query=named("n" * 257)),
-    "a live task is named": Case(crawled(OLD), asks("l1"), query=named("l1", "d1")),
-    "a task is named that is known to be gone": Case(crawled(OLD, gone={"x": RECENT}), FRESH, query=named("x")),
+    "a live task is named": Case(Situation(OLD), asks("l1"), query=named("l1", "d1")),
+    "a task is named that is known to be gone": Case(Situation(OLD, gone={"x": RECENT}), FRESH, query=named("x")),
     "a task is named where nothing is known": Case(UNKNOWN, asks("x"), tasks=[], query=named("x")),
 }
 
 
 def test_the_reason_is_right_where_the_page_of_new_tasks_was_not_found() -> None:
-    record = crawled(OLD).record(LIVE)
+    record = Situation(OLD).record(LIVE)
     record.fail_tail()
     assert planning.plan(record, Query(), need_of(record)).reason == "reading all pages costs no more"
     assert planning.plan(Record(), Query(), need_of(Record())).reason == "nothing is known yet"
