@@ -188,28 +188,18 @@ def test_a_timestamp_that_nobody_can_read_loses_no_task(name: bytes, value: byte
         assert instants[name] == UNKNOWN
 
 
-NO_TASK = {
-    "nothing": b"",
-    "null": b"null",
-    "a list": b'[{"taskId":"a","status":"working"}]',
-    "a string": b'"a"',
-    "empty": b"{}",
-    "no id": b'{"status":"working"}',
-    "no status": b'{"taskId":"a"}',
-    "id is a number": b'{"taskId":1,"status":"working"}',
-    "id is null": b'{"taskId":null,"status":"working"}',
-    "status is null": b'{"taskId":"a","status":null}',
-    "status is a list": b'{"taskId":"a","status":["working"]}',
-    "lone surrogate in the id": b'{"taskId":"\\ud800","status":"working"}',
-    "invalid UTF-8 in the id": b'{"taskId":"\xff","status":"working"}',
-    "cut short": b'{"taskId":"a","status":"working"',
-    "nested in what it is not": b'{"task":{"taskId":"a","status":"working"}}',
-    "deep": b'{"taskId":"a","status":"working","x":' + b"[" * 100_000,
-    "deep and whole": b'{"taskId":"a","status":"working","x":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
-}
+NO_TASK = [
+    *(b"", b"null", b'"a"', b"{}", b'[{"taskId":"a","status":"working"}]'),
+    *(b'{"status":"working"}', b'{"taskId":"a"}', b'{"taskId":"a","status":"working"'),
+    *(b'{"taskId":1,"status":"working"}', b'{"taskId":null,"status":"working"}', b'{"taskId":"a","status":null}'),
+    *(b'{"taskId":"a","status":["working"]}', b'{"task":{"taskId":"a","status":"working"}}'),
+    *(b'{"taskId":"\\ud800","status":"working"}', b'{"taskId":"\xff","status":"working"}'),
+    b'{"taskId":"a","status":"working","deep":' + b"[" * 100_000,
+    b'{"taskId":"a","status":"working","deep, and whole":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
+]
 
 
-@pytest.mark.parametrize("raw", NO_TASK.values(), ids=NO_TASK.keys())
+@pytest.mark.parametrize("raw", NO_TASK, ids=lambda raw: ascii(raw[:50]))
 def test_what_is_no_task(raw: bytes) -> None:
     with pytest.raises(TaskError):
         task.parse(raw)
