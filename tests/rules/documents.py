@@ -72,19 +72,8 @@ def text(value: Any, rng: random.Random) -> str:
     return _space(rng) + body + _space(rng)
 
 
-def plain(value: Any) -> Any:
-    """A value made of dicts and ints as one made of `Object` and `Number`."""
-    match value:
-        case bool() | None | str() | Number():
-            return value
-        case int():
-            return Number(str(value))
-        case dict():
-            return Object(tuple((name, plain(v)) for name, v in value.items()))
-        case list():
-            return [plain(v) for v in value]
-        case _:
-            return value
+def of(members: dict[str, Any]) -> Object:
+    return Object(tuple(members.items()))
 
 
 _TRICKY = [

@@ -214,19 +214,13 @@ def test_what_was_given_is_shown_in_part_if_it_is_long() -> None:
     assert len(faults({"status": ["done"] * 100_000})) < 1000
 
 
-raw_params = documents.documents(
-    st.dictionaries(
-        st.sampled_from([*NAMES, "filter", "cursor"]),
-        documents.values
-        | st.lists(st.sampled_from(["failed", "tools/call", EARLY, ""]), max_size=2)
-        | st.sampled_from([EARLY, LATE, "asc", "createdAt"])
-        | st.dictionaries(st.sampled_from(list(NAMES)), documents.values, max_size=3),
-        max_size=4,
-    ).map(documents.plain)
-)
+some = documents.values | st.lists(st.sampled_from(["failed", "tools/call", EARLY, ""]), max_size=2)
+some |= st.sampled_from([EARLY, LATE, "asc", "createdAt"])
+inner = st.dictionaries(st.sampled_from(list(NAMES)), documents.values, max_size=3).map(documents.of)
+outer = st.dictionaries(st.sampled_from([*NAMES, "filter", "cursor"]), some | inner, max_size=4).map(documents.of)
 
 
-@given(raw_params)
+@given(documents.documents(outer))
 def test_whatever_is_given_is_a_query_or_none_or_told_to_be_wrong(params: bytes) -> None:
     try:
         found = criteria.read(criteria.params(params))

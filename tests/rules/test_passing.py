@@ -188,7 +188,7 @@ def test_without_meta_every_other_member_keeps_its_value(data: bytes) -> None:
 
 
 known = dict.fromkeys(("task", "tasks", "taskId", "nextCursor"), documents.values) | {"status": documents.strings}
-anything = documents.documents(documents.values | st.fixed_dictionaries({}, optional=known).map(documents.plain))
+anything = documents.documents(documents.values | st.fixed_dictionaries({}, optional=known).map(documents.of))
 
 
 METHODS: Final = ("tasks/get", "tasks/cancel", "tasks/list", "tasks/result", "tools/call")

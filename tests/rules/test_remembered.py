@@ -11,7 +11,7 @@ from gateway.http import parsed_head_cache as remembered
 from gateway.http.parsed_head_cache import ConnectionHeads, Cut, HeadCache
 from gateway.http.request_parser import read_head
 
-HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
+HEAD_BYTES_MAX = 8000
 PLAIN = b"POST /mcp HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\nContent-Length: %b\r\n\r\n"
 
 

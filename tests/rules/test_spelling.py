@@ -1,14 +1,14 @@
 """Names that other readers of JSON may read otherwise (mcp/ids_in_messages.py), against readers that do."""
 
-import json
 from typing import Any, Final, TypeAlias
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rules.documents import Object, pairs
 from tests.rules.plain import asked, read
 
-Pairs: TypeAlias = list[tuple[str, Any]]
+Pairs: TypeAlias = tuple[tuple[str, Any], ...]
 
 NAMES: Final = ("id", "method", "params", "_meta", "taskId", "task", "ttl")
 OTHERS: Final = ("jsonrpc", "arguments", "name", "idle", "result", "params2", "")
@@ -16,13 +16,6 @@ FOLDED: Final = {"s": "\u017f", "k": "\u212a", "i": "\u0131"}
 
 
 # ---- other readers ----
-
-
-class Obj:
-    """An object, with each member as it stands."""
-
-    def __init__(self, pairs: Pairs) -> None:
-        self.pairs = pairs
 
 
 def like_go(pairs: Pairs, name: str) -> Any:
@@ -42,15 +35,15 @@ def seen(data: bytes, pick: Any) -> tuple[Any, ...]:
     """What one reader finds of that on which a guard decides."""
 
     def of(value: Any, name: str) -> Any:
-        return pick(value.pairs, name) if isinstance(value, Obj) else None
+        return pick(value.members, name) if isinstance(value, Object) else None
 
-    message = json.loads(data, object_pairs_hook=Obj)
+    message = pairs(data)
     task = of(of(message, "params"), "task")
     method = of(message, "method")
     ttl = of(task, "ttl")
     names = (of(of(message, "params"), name) for name in ("_meta", "taskId"))
-    named = [isinstance(value, Obj) or value for value in names]
-    return of(message, "id") is not None, method, task is not None, None if isinstance(ttl, Obj) else ttl, *named
+    named = [isinstance(value, Object) or value for value in names]
+    return of(message, "id") is not None, method, task is not None, None if isinstance(ttl, Object) else ttl, *named
 
 
 # ---- messages ----
