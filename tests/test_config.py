@@ -392,10 +392,6 @@ def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
 # What good values become.
 
 
-def one(text: str) -> Upstream:
-    return parse(text, "gate.yaml").upstreams[0]
-
-
 def test_defaults() -> None:
     config = parse(MINIMAL, "gate.yaml")
     research = Upstream(name="research", url=Url("http", "127.0.0.1", 3001, "/mcp"))
@@ -446,7 +442,7 @@ def test_values(line: str, text: str, value: Any) -> None:
     ],
 )
 def test_urls(text: str, url: Url, authority: str) -> None:
-    read = one(MINIMAL.replace("http://127.0.0.1:3001/mcp", text)).url
+    read = parse(MINIMAL.replace("http://127.0.0.1:3001/mcp", text), "gate.yaml").upstreams[0].url
     assert read == url
     assert read.authority == authority
     assert str(Address("::1", 80)) == "[::1]:80"

@@ -1,5 +1,6 @@
 """Names that other readers of JSON may read otherwise (mcp/ids_in_messages.py), against readers that do."""
 
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 from hypothesis import given
@@ -18,24 +19,18 @@ FOLDED: Final = {"s": "\u017f", "k": "\u212a", "i": "\u0131"}
 # ---- other readers ----
 
 
-def like_go(pairs: Pairs, name: str) -> Any:
-    """The last member whose name is equal but for case."""
-    return next((value for given, value in reversed(pairs) if given.upper().lower() == name.lower()), None)
-
-
-def first_wins(pairs: Pairs, name: str) -> Any:
-    return next((value for given, value in pairs if given == name), None)
-
-
-def last_wins(pairs: Pairs, name: str) -> Any:
-    return next((value for given, value in reversed(pairs) if given == name), None)
+READERS: Final[list[Callable[[Pairs, str], Iterator[Any]]]] = [
+    lambda pairs, name: (value for given, value in reversed(pairs) if given == name),  # the last one wins
+    lambda pairs, name: (value for given, value in pairs if given == name),  # the first one
+    lambda pairs, name: (value for given, value in reversed(pairs) if given.upper().lower() == name.lower()),  # Go's
+]
 
 
 def seen(data: bytes, pick: Any) -> tuple[Any, ...]:
     """What one reader finds of that on which a guard decides."""
 
     def of(value: Any, name: str) -> Any:
-        return pick(value.members, name) if isinstance(value, Object) else None
+        return next(pick(value.members, name), None) if isinstance(value, Object) else None
 
     message = pairs(data)
     task = of(of(message, "params"), "task")
@@ -102,7 +97,7 @@ def test_where_nothing_is_in_doubt_every_reader_finds_the_same(data: bytes) -> N
     if message is None:
         return
     doubts = message.doubts
-    ours, *others = (seen(data, pick) for pick in (last_wins, first_wins, like_go))
+    ours, *others = (seen(data, pick) for pick in READERS)
     if not doubts:
         assert others == [ours, ours]
     elif "ttl" not in doubts:
