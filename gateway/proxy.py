@@ -123,7 +123,7 @@ def _respond(
         path = exchange.request.head.target.partition(b"?")[0]  # a query may hold a token
         log.exception("a request could not be handled", extra={"target": shown(path.decode("latin-1"))})
     if caller is not None and isinstance(error, UpstreamTimeout):
-        caller.pool.state.silent(str(error))  # the connection does not see the limits of a crawl and of an upload
+        caller.pool.state.silent(str(error))  # the connection does not see the limit of a crawl, nor of the first word
     if response.started:
         response.status = error.status  # for the metrics: the status that went out promised a whole answer
     elif isinstance(error, UpstreamRefused):

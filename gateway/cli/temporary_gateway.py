@@ -39,32 +39,48 @@ async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIter
 
 
 class _Bridge:
-    """Requests over HTTP, as lines to a process and back: one session, one request at a time."""
+    """Requests over HTTP, as lines to a process and back: one session. An unreadable line answers whoever waits."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None and process.stdout is not None
         self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
-        self._turn = asyncio.Lock()
+        self._waiting: dict[bytes, asyncio.Future[bytes]] = {}  # by id: no two requests of this process share one
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        with suppress(ValueError):  # a line larger than the limit
+            while line := await self._stdout.readline():
+                message = jsonrpc.parse(line)
+                ids = [bytes(message.id)] if message is not None and message.is_response else []
+                for one in ids if message is not None or b'"jsonrpc"' not in line else list(self._waiting):
+                    if waiting := self._waiting.pop(one, None):
+                        waiting.set_result(line)
 
     async def post(self, request: web.Request) -> web.Response:
         body = await request.read()  # one line: the client and the gateway write no other
         message = jsonrpc.parse(body)
-        async with self._turn:
-            with suppress(ConnectionError):
-                self._stdin.write(body + b"\n")
-                await self._stdin.drain()
-            if message is None or not message.is_request:
-                return web.Response(status=202)
-            with suppress(ValueError):  # a line larger than the limit
-                while line := await self._stdout.readline():
-                    said = jsonrpc.parse(line)  # an unreadable line answers, too
-                    is_answer = b'"jsonrpc"' in line if said is None else said.is_response and said.id == message.id
-                    if is_answer:
-                        return web.Response(body=line, content_type="application/json")
-        return web.Response(status=502, text="the command has ended, or writes no MCP")
+        if message is None or not message.is_request:
+            await self._write(body)
+            return web.Response(status=202)
+        answered = self._waiting[bytes(message.id)] = asyncio.get_running_loop().create_future()
+        try:
+            await self._write(body)
+            await asyncio.wait({answered, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting.pop(bytes(message.id), None)
+        if not answered.done():
+            return web.Response(status=502, text="the command has ended, or writes no MCP")
+        return web.Response(body=answered.result(), content_type="application/json")
+
+    async def _write(self, line: bytes) -> None:
+        with suppress(ConnectionError):
+            self._stdin.write(line + b"\n")
+            await self._stdin.drain()
 
     async def end(self) -> None:
         """End the process, which ends with its input; kill it, and what it started, where that takes long."""
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
         self._stdin.close()
         try:
             await asyncio.wait_for(self._ended(), STOP_S)

@@ -104,7 +104,7 @@ class Move:
 
     def _issuer(self, found: re.Match[bytes]) -> bytes:
         issuer = unquote_to_bytes(found[0])
-        moved = self.address(issuer)
+        moved = issuer if issuer.startswith(b"/") else self.address(issuer)  # a path is no issuer (RFC 9207)
         return found[0] if moved is issuer else quote_from_bytes(moved, safe="").encode()
 
     def headers(self, status: int, headers: Headers) -> Headers:

@@ -16,65 +16,74 @@ _ALLOW_ORIGIN: Final = b"access-control-allow-origin"
 _ON_ANSWERS: Final = frozenset(
     {_ALLOW_ORIGIN, b"access-control-allow-credentials", b"access-control-expose-headers", b"vary"}
 )
-_ENTRIES_MAX: Final = 1000
+_ENTRIES_MAX: Final = 1000  # of each kind
 _ORIGIN_BYTES_MAX: Final = 300  # of a name of 253 characters, its scheme and its port
 _PATH_BYTES_MAX: Final = 2000
 _FIELDS_BYTES_MAX: Final = 8000  # of what is noted of one response
 
 # The identity of the caller, empty for preflights; the page's origin; the path of its requests.
 _PageOfCaller: TypeAlias = tuple[bytes, bytes, bytes]
-# The address that made a note first, and whether that is of a preflight: these displace no answers.
-_Share: TypeAlias = tuple[bytes, bool]
 
 
 class Cors:
-    """Notes by the share that each is in. Of too many, the oldest of the largest share goes."""
-
     def __init__(self) -> None:
-        self.of: dict[_PageOfCaller, tuple[_Share, Headers]] = {}
-        self._pages: dict[_Share, dict[_PageOfCaller, None]] = {}  # the one noted longest ago first
+        self._told = _Shares()
+        self._preflights = _Shares()
 
     def note(
         self, client: bytes, origin: bytes, target: bytes, who: bytes | None, status: int, headers: Headers
     ) -> None:
         """Note a response to a request from `client` of `origin` for `target`, by `who` (None: a preflight)."""
-        share, page = (client, who is None), (who or b"", origin, target.partition(b"?")[0])
+        notes = self._preflights if who is None else self._told
+        page = who or b"", origin, target.partition(b"?")[0]
         is_success, admits = 200 <= status < 300, _ALLOW_ORIGIN in headers
         if len(origin) > _ORIGIN_BYTES_MAX or len(page[2]) > _PATH_BYTES_MAX:
             return
         if status < 400 and admits:
             fields = Headers(field for field in headers if field[0].lower() in _ON_ANSWERS)
-            self._put(share, page, fields if len(fields.block()) <= _FIELDS_BYTES_MAX else NO_FIELDS)
+            notes.put(client, page, fields if len(fields.block()) <= _FIELDS_BYTES_MAX else NO_FIELDS)
         elif is_success and who is None:
-            self._drop(page)
+            notes.drop(page)
         elif not admits and who is not None:
-            is_refused = status in (401, 403) and page in self.of
+            is_refused = status in (401, 403) and notes.get(page) is not None
             if is_refused or (is_success and self.fields(origin, target, who)):
-                self._put(share, page, NO_FIELDS)  # a preflight says no more what this caller may read
+                notes.put(client, page, NO_FIELDS)  # a preflight says no more what this caller may read
 
     def fields(self, origin: bytes, target: bytes, who: bytes) -> Headers:
         """The fields for an answer to a request of `origin` for `target`, of the identity `who`."""
         path = target.partition(b"?")[0]
+        told = self._told.get((who, origin, path))
         # An answer goes before a preflight: only an answer tells which fields a page may read.
-        found = self.of.get((who, origin, path)) or self.of.get((b"", origin, path))
-        return found[1] if found else NO_FIELDS
+        return told if told is not None else self._preflights.get((b"", origin, path)) or NO_FIELDS
 
-    def _put(self, share: _Share, page: _PageOfCaller, fields: Headers) -> None:
+
+class _Shares:
+    """Notes of one kind, by the address that made each first. Of too many, the oldest of the greediest address goes."""
+
+    def __init__(self) -> None:
+        self.of: dict[_PageOfCaller, tuple[bytes, Headers]] = {}
+        self._pages: dict[bytes, dict[_PageOfCaller, None]] = {}  # by address; the one noted longest ago first
+
+    def get(self, page: _PageOfCaller) -> Headers | None:
+        found = self.of.get(page)
+        return None if found is None else found[1]
+
+    def put(self, client: bytes, page: _PageOfCaller, fields: Headers) -> None:
         if page in self.of:
-            share = self._drop(page)
-        pages = self._pages.pop(share, {})
+            client = self.drop(page)
+        pages = self._pages.pop(client, {})
         pages[page] = None
-        self._pages[share] = pages
-        self.of[page] = share, fields
+        self._pages[client] = pages
+        self.of[page] = client, fields
         if len(self.of) > _ENTRIES_MAX:
             most = max(self._pages.values(), key=len)
-            self._drop(next(iter(most)))
+            self.drop(next(iter(most)))
 
-    def _drop(self, page: _PageOfCaller) -> _Share:
-        """Forget a page. Returns the share in which it was; an empty one if it was in none."""
-        share, _ = self.of.pop(page, ((b"", False), NO_FIELDS))
-        if pages := self._pages.get(share):
+    def drop(self, page: _PageOfCaller) -> bytes:
+        """Forget a page. Returns the address in whose share it was; empty if it was in none."""
+        client, _ = self.of.pop(page, (b"", NO_FIELDS))
+        if pages := self._pages.get(client):
             pages.pop(page, None)
             if not pages:
-                del self._pages[share]
-        return share
+                del self._pages[client]
+        return client

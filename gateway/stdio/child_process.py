@@ -3,13 +3,12 @@
 It is started before the rest of the gateway is imported, so that both come up at once: so this file imports little.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -19,7 +18,6 @@ NOT_FOUND, NOT_STARTED = 127, 126  # exit statuses, as a shell's
 _SIGNALLED: Final = 128  # added to the number of a signal that did not end this process
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
-_IS_LINUX: Final = sys.platform.startswith("linux")
 _SI_USER: Final = 0  # a program sent the signal; the codes above it are the kernel's own (sigaction(2))
 
 
@@ -43,8 +41,9 @@ class Streams(NamedTuple):
 class Child:
     def __init__(self, command: Sequence[str]) -> None:
         self.name = command[0]
+        self._early: list[int] | None = []  # signals, until it has been started
         from_client, to_client = _aside()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # they wait until it has been started
+        mask = _interrupts_wait()
         for number in _PASSED_ON:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, self._pass_on)
@@ -56,14 +55,15 @@ class Child:
                 stdout=subprocess.PIPE,
                 close_fds=False,
                 env=_environment(),
-                preexec_fn=_prepared(os.getpid(), before),
+                preexec_fn=_prepared(os.getpid(), mask),
             )
         except OSError as error:
             raise NotStarted(command[0], error) from None
-        if _IS_LINUX and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        early, self._early = self._early, None
+        for came in early:
+            self._pass_on(came, None)
+        if mask is not None:
             threading.Thread(target=self._pass_on_interrupts, name="interrupts", daemon=True).start()
-            before = {*before, signal.SIGINT}
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert self._process.stdin is not None and self._process.stdout is not None
         from_server, to_server = os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno())
         self._process.stdin.close()
@@ -71,7 +71,9 @@ class Child:
         self.streams = Streams(from_client, to_client, from_server, to_server)
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
-        if not (number == signal.SIGINT and _came_from_terminal()):
+        if self._early is not None:
+            self._early.append(number)
+        elif not (number == signal.SIGINT and _came_from_terminal()):
             self._process.send_signal(number)
 
     def _pass_on_interrupts(self) -> None:
@@ -124,16 +126,27 @@ def _environment() -> dict[str, str]:
     return given
 
 
-def _prepared(parent: int, mask: Iterable[int]) -> Callable[[], None]:
-    """What the server's process runs first: it sets this mask, and on Linux is killed with the gateway."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl if _IS_LINUX else None
+def _interrupts_wait() -> set[int] | None:
+    """Have interrupts wait for a thread, which learns who sent them. Returns the former mask; None if none can."""
+    if not sys.platform.startswith("linux") or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        return None
+    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})}
+
+
+def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
+    """What the server's process runs first: it sets this mask, and is killed with the gateway. None if not Linux."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def prepare() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(_SIGNALLED + signal.SIGKILL)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(_SIGNALLED + signal.SIGKILL)
 
     return prepare
 

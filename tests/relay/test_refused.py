@@ -50,7 +50,7 @@ def kept(rig: Rig) -> dict[str, Any]:
         "drifts": [
             len(pool.context.drift.sessions) for pool in app._pools.of.values() if len(pool.context.drift.sessions)
         ],
-        "cors": [client for cors in told for client in cors.of],
+        "cors": [client for cors in told for client in (*cors._told.of, *cors._preflights.of)],
     }
     return {name: held for name, held in notes.items() if held}
 
