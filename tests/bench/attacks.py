@@ -15,7 +15,8 @@ from gateway.config import Limits
 from gateway.query import cursor
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from tests.relay.wire import LAST_CHUNK, chunk
+from tests.relay import wire
+from tests.relay.wire import LAST_CHUNK, chunk, chunked, request, stream
 
 MIB: Final = 1 << 20
 PIECE_BYTES: Final = 64 * 1024
@@ -45,35 +46,23 @@ class Attack:
     asks: bytes = b""
 
 
-def request(start: bytes, *fields: bytes, body: bytes = b"") -> bytes:
-    return b"\r\n".join([start + b" HTTP/1.1", b"Host: localhost", *fields, b"", body])
-
-
 def post(target: bytes, message: bytes) -> bytes:
-    kind, accept = b"Content-Type: application/json", b"Accept: application/json, text/event-stream"
-    return request(
-        b"POST " + target, kind, accept, b"Authorization: Bearer a", b"Content-Length: %d" % len(message), body=message
-    )
+    return wire.post(message, b"Authorization: Bearer a", target=target)
 
 
 def response(body: bytes, kind: bytes = b"application/octet-stream") -> bytes:
-    return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
+    return wire.response(body, b"Content-Type: " + kind)
 
 
 def in_chunks(body: bytes) -> bytes:
     return b"".join(chunk(bytes(piece)) for piece in pieces(body, PIECE_BYTES))
 
 
-STREAM: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 TARGET: Final = b"/attack?%d"
 INITIALIZE: Final = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}})
 
 
 # ---- from clients; %d in a request is the attack's place ----
-
-
-def _leading() -> bytes:
-    return b"\r\n" * (2 * MIB) + request(b"GET " + TARGET)
 
 
 def _members() -> bytes:
@@ -106,24 +95,6 @@ def _spelled() -> bytes:
     return post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"cursor":"%b"}}' % text)
 
 
-def _pipelined() -> bytes:
-    return request(b"GET " + TARGET) * REQUESTS
-
-
-def _heads() -> bytes:
-    return request(b"GET " + TARGET, *[b"a:"] * 250) * HEADS
-
-
-def _chunks_up() -> bytes:
-    kind, coding = b"Content-Type: application/octet-stream", b"Transfer-Encoding: chunked"
-    return request(b"PUT " + TARGET, kind, coding, body=b"1\r\nx\r\n" * (2 * MIB // 6) + LAST_CHUNK)
-
-
-def _segments_up() -> bytes:
-    kind, length = b"Content-Type: application/octet-stream", b"Content-Length: %d" % SEGMENTS
-    return request(b"PUT " + TARGET, kind, length, body=b"x" * SEGMENTS)
-
-
 # ---- from upstreams ----
 
 
@@ -134,7 +105,7 @@ def _tokens(token: bytes) -> bytes:
 
 
 def _streamed(body: bytes) -> bytes:
-    return STREAM + in_chunks(body) + LAST_CHUNK
+    return stream() + in_chunks(body) + LAST_CHUNK
 
 
 def _task(token: bytes) -> bytes:
@@ -144,17 +115,7 @@ def _task(token: bytes) -> bytes:
 
 def _packed(event: bytes) -> bytes:
     """100,000 events in a kilobyte or two."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked"
-    return b"%b\r\n\r\n%b%b" % (head, chunk(gzip.compress(event * 100_000)), LAST_CHUNK)
-
-
-def _lines() -> bytes:
-    return _streamed(b"data:\n" * (_BODY_BYTES // 6) + b"data: tasks/status\n\n")
-
-
-def _chunks_down() -> bytes:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    return head + b"1\r\nx\r\n" * (2 * MIB // 6) + LAST_CHUNK
+    return stream(b"Content-Encoding: gzip") + chunked(gzip.compress(event * 100_000))
 
 
 def pieces(data: bytes, piece_bytes: int) -> Iterator[memoryview]:
@@ -168,10 +129,14 @@ def _repeated(line: bytes, size_bytes: int) -> Callable[[], bytes]:
 
 _INITIALIZE: Final = post(TARGET, INITIALIZE)
 _GET: Final = post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t"}}')
+_OCTETS: Final = b"Content-Type: application/octet-stream"
+_CODING: Final = b"Transfer-Encoding: chunked"
+_CHUNKS: Final = b"1\r\nx\r\n" * (2 * MIB // 6) + LAST_CHUNK
+_LINES: Final = b"data:\n" * (_BODY_BYTES // 6) + b"data: tasks/status\n\n"
 _ESCAPE: Final = b',"\\u0061":1'
 NAMING: Final = "tiny events that name tasks, packed"  # each is read where a guard keeps the tasks of callers apart
 ATTACKS: Final[Sequence[Attack]] = (
-    Attack("CRLFs before a request", "up", _leading),
+    Attack("CRLFs before a request", "up", lambda: b"\r\n" * (2 * MIB) + request(target=TARGET)),
     Attack("tasks/list of 200,000 members", "up", _members),
     Attack("tools/call of 200,000 members", "up", _members_called()),
     Attack("the same with an escape beside", "up", _members_called(_ESCAPE)),
@@ -179,10 +144,22 @@ ATTACKS: Final[Sequence[Attack]] = (
     Attack("the same with an escape beside", "up", _integers(_ESCAPE)),
     Attack("a forged cursor of 110,000 ids", "up", _forged),
     Attack("a spelled cursor of 27,000 escapes", "up", _spelled),
-    Attack("pipelined tiny requests", "up", _pipelined, REQUESTS, REQUESTS),
-    Attack("pipelined heads of 250 fields", "up", _heads, HEADS, HEADS),
-    Attack("chunks of one byte, up", "up", _chunks_up, 2 * MIB // 6),
-    Attack("segments of one byte, up", "up", _segments_up, SEGMENTS, piece_bytes=1),
+    Attack("pipelined tiny requests", "up", lambda: request(target=TARGET) * REQUESTS, REQUESTS, REQUESTS),
+    Attack(
+        "pipelined heads of 250 fields",
+        "up",
+        lambda: request(target=TARGET, fields=[b"a:"] * 250) * HEADS,
+        HEADS,
+        HEADS,
+    ),
+    Attack("chunks of one byte, up", "up", lambda: request(b"PUT", TARGET, [_OCTETS, _CODING]) + _CHUNKS, 2 * MIB // 6),
+    Attack(
+        "segments of one byte, up",
+        "up",
+        lambda: request(b"PUT", TARGET, [_OCTETS], b"x" * SEGMENTS),
+        SEGMENTS,
+        piece_bytes=1,
+    ),
     Attack("initialize of numbers", "down", functools.partial(_tokens, b"0"), asks=_INITIALIZE),
     Attack("initialize of objects", "down", functools.partial(_tokens, b"{}"), asks=_INITIALIZE),
     Attack("initialize of pairs", "down", functools.partial(_tokens, b'{"":""}'), asks=_INITIALIZE),
@@ -192,13 +169,18 @@ ATTACKS: Final[Sequence[Attack]] = (
     Attack("8 MB of CR, as events", "down", _repeated(b"\r", 8 * 10**6)),
     Attack("8 MB of CRLF, as events", "down", _repeated(b"\r\n", 8 * 10**6)),
     Attack("8 MB of LF, as an initialize", "down", _repeated(b"\n", 8 * 10**6), asks=_INITIALIZE),
-    Attack("an event of short lines", "down", _lines),
-    Attack("the same, as an initialize", "down", _lines, asks=_INITIALIZE),
+    Attack("an event of short lines", "down", lambda: _streamed(_LINES)),
+    Attack("the same, as an initialize", "down", lambda: _streamed(_LINES), asks=_INITIALIZE),
     Attack("tiny events", "down", _repeated(b"data:1\n\n", 4 * MIB), 4 * MIB // 8),
     Attack("tiny events, as an initialize", "down", _repeated(b"data:1\n\n", 4 * MIB), 4 * MIB // 8, asks=_INITIALIZE),
     Attack("tiny events, packed", "down", functools.partial(_packed, b"data:{}\n\n"), 100_000),
     Attack(NAMING, "down", functools.partial(_packed, b'data:{"task":1}\n\n'), 100_000),
-    Attack("chunks of one byte, down", "down", _chunks_down, 2 * MIB // 6),
+    Attack(
+        "chunks of one byte, down",
+        "down",
+        lambda: b"HTTP/1.1 200 OK\r\n%b\r\n%b\r\n\r\n%b" % (_OCTETS, _CODING, _CHUNKS),
+        2 * MIB // 6,
+    ),
     Attack("segments of one byte, down", "down", lambda: response(b"x" * SEGMENTS), SEGMENTS, piece_bytes=1),
 )
 
@@ -206,7 +188,7 @@ ATTACKS: Final[Sequence[Attack]] = (
 @functools.cache
 def asked(number: int) -> bytes:
     attack = ATTACKS[number]
-    default = request(b"GET " + TARGET, b"Accept: text/event-stream")
+    default = request(target=TARGET, fields=[b"Accept: text/event-stream"])
     data = attack.make() if attack.side == "up" else (attack.asks or default)
     return data.replace(TARGET, TARGET % number)
 

@@ -25,9 +25,10 @@ from urllib.parse import urlsplit
 import httptools
 
 from tests.bench import attacks, child, traffic
-from tests.bench.attacks import PIECE_BYTES, post, request
+from tests.bench.attacks import PIECE_BYTES, post
 from tests.bench.httpclient import Connection, request_body
 from tests.parsed import Parsed
+from tests.relay.wire import request
 
 WARM_UP_SECONDS: Final = 0.2
 PATIENCE_SECONDS: Final = 120.0
@@ -37,7 +38,7 @@ _NS: Final = 1_000_000_000
 _NEW: Final = traffic.NEW.encode()
 _NEWS: Final = itertools.count(1)
 _PING: Final = post(b"/ping/mcp", request_body("ping", {}))
-_STREAM: Final = request(b"GET /mcp", b"Accept: text/event-stream")
+_STREAM: Final = request(fields=[b"Accept: text/event-stream"])
 Protocol = TypeVar("Protocol", bound=Parsed)
 
 
@@ -140,10 +141,9 @@ async def one(command: dict[str, Any]) -> dict[str, Any]:
         hostile = attacks.ATTACKS[command["number"]]
         data, answers, piece_bytes = attacks.asked(command["number"]), hostile.answers, hostile.piece_bytes
     elif "type" in command:
-        fields = (f"Content-Type: {command['type']}".encode(), b"Content-Length: %d" % size)
-        data = request(b"POST /sink", *fields, body=b" " * size)
+        data = request(b"POST", b"/sink", [f"Content-Type: {command['type']}".encode()], b" " * size)
     else:
-        data = request(f"GET {command['path']}?{size}".encode())
+        data = request(target=f"{command['path']}?{size}".encode())
     made, how = await _connect(command["url"], Connection), "whole"
     sending = asyncio.create_task(made.send(data, piece_bytes))
     try:
@@ -228,25 +228,24 @@ class Holders:
 @functools.cache
 def _filling(kind: str, size_bytes: int) -> bytes:
     """What a client sends so that the gateway has that much of it to hold, as a request or as its response."""
-    json, events = b"Content-Type: application/json", b"Accept: text/event-stream"
+    quiet, events = request(target=b"/quiet"), [b"Accept: text/event-stream"]
     fields = b"".join((b"x%d:" % number).ljust(size_bytes // 250 - 2, b"v") + b"\r\n" for number in range(250))
     match kind:
         case "body":
             start = b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","x":"'
-            length = b"Content-Length: %d" % size_bytes
-            return request(b"POST /quiet", json, length, body=start.ljust(size_bytes, b"x"))[:-1]
+            return post(b"/quiet", start.ljust(size_bytes, b"x"))[:-1]
         case "pipelined":
-            return request(b"GET /quiet") + request(b"GET /quiet") * (size_bytes // 40)
+            return quiet * (1 + size_bytes // 40)
         case "head":
-            return request(b"GET /quiet")[:-2] + b"a12:b\r\n" * (size_bytes // 8)
+            return quiet[:-2] + b"a12:b\r\n" * (size_bytes // 8)
         case "fields":
-            return request(b"GET /quiet")[:-2] + fields
+            return quiet[:-2] + fields
         case "streamed":
-            return request(b"GET /event?1", events)[:-2] + fields + b"\r\n"
+            return request(target=b"/event?1", fields=events)[:-2] + fields + b"\r\n"
         case "unread":
-            return request(b"GET /bytes?%d" % size_bytes)
+            return request(target=b"/bytes?%d" % size_bytes)
         case "event":
-            return request(b"GET /event?%d" % size_bytes, events)
+            return request(target=b"/event?%d" % size_bytes, fields=events)
     return post(b"/result?%d" % size_bytes, attacks.INITIALIZE)
 
 
