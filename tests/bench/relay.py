@@ -2,10 +2,10 @@
 
 The peers: Envoy; Envoy with its own filter for MCP, which reads the JSON of each request.
 
-How: the traffic of real clients (traffic.py), a kind after the other, then mixed, over 32 kept-alive connections; one
-and the same ping over 32 connections for throughput and over one for latency; closed loop. The ways are measured in
-turn, in short rounds whose order changes. A figure is that of its median round, a ratio the median of the ratios within
-each round: what slows this machine for a while slows all of them.
+How: the traffic of real clients (traffic.py), a kind after the other, then mixed; and one and the same ping; over 32
+kept-alive connections, in a closed loop. The ways are measured in turn, in short rounds whose order changes. A figure
+is that of its median round, a ratio the median of the ratios within each round: what slows this machine for a while
+slows all of them.
 
 The proxies have one core, load and upstreams the other; so the direct way is also the ceiling of what the rig can ask
 for. A proxy pays for waking its neighbours on another core. CPU time per request is that of the proxy alone.
@@ -36,9 +36,7 @@ MIX_GOALS: Final = (0.9, 1.3)
 NEW_GOALS: Final = (0.8, 1.15)
 NEW_CPU_GOAL: Final = 1.12  # times the CPU of a message without new ids
 BASES: Final = (ENVOY, ENVOY_MCP, GATEWAY)  # of ratios
-ADDED_GOAL: Final = 1.0  # times the median that Envoy adds on one connection
-_MANY: Final = "32 connections"
-_ONE: Final = "1 connection"
+_PING: Final = "ping"
 Turn = TypeVar("Turn")
 
 
@@ -119,15 +117,13 @@ async def run(options: Options) -> list[Table]:
         for number in range(options.rounds):
             progress(f"relay: pings, round {number + 1} of {options.rounds}")
             for way in turned(of_pings, number):
-                await way.measure(load, _MANY, SECONDS, [[way.ping]] * traffic.CONNECTIONS)
-                await way.measure(load, _ONE, SECONDS_OF_KIND, [[way.ping]])
+                await way.measure(load, _PING, SECONDS, [[way.ping]] * traffic.CONNECTIONS)
     ping = f"Relayed ping, {BODY_BYTES}-byte answer, {traffic.CONNECTIONS} keep-alive connections"
     return [
         _new_ids(of_world),
         _kinds(of_world),
         _throughput(of_world, traffic.MIX.name, "The mix of all kinds", MIX_GOALS),
-        _throughput(of_pings, _MANY, ping, PING_GOALS),
-        _latency(of_pings),
+        _throughput(of_pings, _PING, ping, PING_GOALS),
     ]
 
 
@@ -201,19 +197,4 @@ def _new_ids(all_ways: list[Way]) -> Table:
     own = _own(all_ways)
     times = own.median(what, "cpu_us") / own.median(mix, "cpu_us")
     table.goals.append(Goal("CPU of a message", NEW_CPU_GOAL, "x one without new ids", times))
-    return table
-
-
-def _latency(all_ways: list[Way]) -> Table:
-    title = "The same over 1 connection: what the way adds when nobody waits"
-    table = Table(title, "way", [Column("median us"), Column("added us"), Column("spread of rounds %")])
-    direct_us = all_ways[0].median(_ONE, "median_us")
-    for way in all_ways:
-        median_us = way.median(_ONE, "median_us")
-        spread = spread_percent([each["median_us"] for each in way.rounds[_ONE]])
-        table.add(way.name, median_us, median_us - direct_us, spread)
-    base, own = _named(all_ways, ENVOY), _own(all_ways)
-    if base is not None:
-        added = (own.median(_ONE, "median_us") - direct_us) / (base.median(_ONE, "median_us") - direct_us)
-        table.goals.append(Goal("median added on one connection", ADDED_GOAL, f"x {ENVOY}", added))
     return table
