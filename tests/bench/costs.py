@@ -6,32 +6,28 @@ How: the gateway, a server of each kind (tests/world/servers.py) and clients sha
 list of what works. Only requests of the gateway's own are counted. "By hand" is a client that reads all pages instead.
 
 More than `LIMIT` times the commit's, and one get for each task that a client's answer showed changed between two lists
-("changed"), fails the bench. Each tree counts in a process of its own, `python -m tests.bench.costs`.
+("changed"), fails the bench. Each tree counts in a process of its own.
 """
 
 import asyncio
 import json
-import os
-import sys
 import tempfile
-from asyncio.subprocess import PIPE
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from unittest.mock import patch
 
 import msgspec
 
 from gateway import config
 from gateway.app import App
-from tests.bench import proc
+from tests.bench import child as inside
 from tests.bench.guard import check_out
-from tests.bench.processes import BenchFailed, stop
+from tests.bench.processes import BenchFailed, Child, child
 from tests.bench.report import Column, Options, Table, progress
-from tests.launch import ROOT
 from tests.model.virtual import VirtualLoop
 from tests.own_ids import is_own
 from tests.relay.messages import Json, answer, call, post
@@ -188,11 +184,11 @@ async def run(options: Options) -> list[Table]:
     with tempfile.TemporaryDirectory(prefix="taskgate-costs-") as folder:
         await asyncio.to_thread(check_out, options.against, Path(folder))
         progress(f"costs: {MINUTES} virtual minutes for each figure")
-        trees = (Path(folder), proc.cores().measured), (ROOT, proc.cores().others)
-        before, now = await asyncio.gather(*(_counted(*one) for one in trees))
+        async with child("costs", is_measured=True, tree=Path(folder)) as before, child("costs") as now:
+            counted = [await asyncio.gather(*(_counted(one, at) for one in (before, now))) for at in range(len(WORKS))]
     columns = [Column(f"{i} s, {tree}") for i in INTERVALS_S for tree in (options.against, "this tree")]
     tables, worse = list[Table](), list[str]()
-    for work, olds, news in zip(WORKS, before, now, strict=True):
+    for work, (olds, news) in zip(WORKS, counted, strict=True):
         table = Table(f"requests a minute: {work.name}", "server", [Column("by hand"), *columns, Column("changed")])
         for kind, old, new in zip(KINDS, olds, news, strict=True):
             pairs = list(zip(old, new, strict=True))
@@ -205,20 +201,17 @@ async def run(options: Options) -> list[Table]:
     return tables
 
 
-async def _counted(tree: Path, core: int | None) -> list[list[list[Counts]]]:
-    """What the gateway of a tree asks, by work, kind of server and interval."""
-    line, paths = (sys.executable, "-m", __name__), {**os.environ, "PYTHONPATH": f"{ROOT}"}
-    process = await asyncio.create_subprocess_exec(*line, cwd=tree, env=paths, stdout=PIPE, start_new_session=True)
-    try:
-        proc.pin(process.pid, core)
-        said, _ = await process.communicate()
-    finally:
-        await stop(process)
-    if process.returncode:
-        raise BenchFailed(f"{tree}: nothing was counted")
-    return msgspec.json.decode(said, type=list[list[list[Counts]]])
+async def _counted(tree: Child, work: int) -> list[list[Counts]]:
+    """What the gateway of a tree asks, by kind of server and interval."""
+    return msgspec.convert((await tree.ask("count", work=work))["counts"], list[list[Counts]])
+
+
+async def count_for(command: dict[str, Any]) -> dict[str, Any]:
+    """The same, in threads: the virtual loop is one more."""
+    work = WORKS[command["work"]]
+    counts = [[await asyncio.to_thread(measured, kind, work, i) for i in INTERVALS_S] for kind in KINDS]
+    return {"counts": msgspec.to_builtins(counts)}
 
 
 if __name__ == "__main__":
-    counted = [[[measured(kind, work, i) for i in INTERVALS_S] for kind in KINDS] for work in WORKS]
-    print(msgspec.json.encode(counted).decode())
+    inside.run(inside.serve({}, count_for))

@@ -75,12 +75,11 @@ class Rig:
 @asynccontextmanager
 async def _rig(upstream: Child, calm: Child, guards: dict[str, Any] | None = None) -> AsyncIterator[Rig]:
     """A gateway in front of the hostile upstream and a calm one, with a probe in it, and its clients."""
-    others = proc.cores().others
     with TemporaryDirectory(prefix="taskgate-bench-") as folder:
         async with (
-            child(proc.cores().measured, "probed", _configured(Path(folder), upstream, calm, guards or {})) as gate,
-            child(others, "load") as attacker,
-            child(others, "load") as pinger,
+            child("probed", _configured(Path(folder), upstream, calm, guards or {}), is_measured=True) as gate,
+            child("load") as attacker,
+            child("load") as pinger,
         ):
             rig = Rig(gate, attacker, pinger)
             await pinger.ask("ping", url=gate.url)
@@ -117,8 +116,7 @@ async def _calm(rig: Rig) -> None:
 
 
 async def run(options: Options) -> list[Table]:
-    others = proc.cores().others
-    async with child(others, "upstream") as upstream, child(others, "upstream") as calm:
+    async with child("upstream") as upstream, child("upstream") as calm:
         async with _rig(upstream, calm, GUARDS) as rig:
             streams = await _streams(rig, upstream)
         return [streams, await _holders(upstream, calm)]

@@ -18,13 +18,12 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, Final
 
-from tests.bench import proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.index_worker import PAGE, REPEATS
 from tests.bench.legacy import WARM, filled
-from tests.bench.processes import BenchFailed, child, gateway
+from tests.bench.processes import BenchFailed, child, gateway, rig
 from tests.bench.questions import KINDS, PER_KIND, questions
-from tests.bench.relay import Way, turned
+from tests.bench.relay import Way, in_rounds
 from tests.bench.report import Column, Goal, Options, Table, progress
 from tests.bench.traffic import CONNECTIONS
 
@@ -55,7 +54,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def _ask(do: str) -> dict[str, Any]:
-    async with child(proc.cores().measured, "index_worker") as worker:
+    async with child("index_worker", is_measured=True) as worker:
         return await worker.ask(do, tasks=TASKS)
 
 
@@ -77,13 +76,10 @@ def _straight(figures: dict[str, Any], task_bytes: float) -> Table:
 
 
 async def _rates(options: Options) -> Table:
-    core, others = proc.cores()
-    async with AsyncExitStack() as stack:
-        load = await stack.enter_async_context(child(others, "load"))
-        upstream = await stack.enter_async_context(child(others, "upstream"))
-        legacy = await stack.enter_async_context(child(others, "legacy", str(CRAWLED_PAGE)))
-        relaying = await stack.enter_async_context(gateway(core, upstream.url))
-        answering = await stack.enter_async_context(gateway(core, legacy.url, {"index": {**WARM, "page_size": PAGE}}))
+    async with rig(child("upstream")) as (stack, upstream, load):
+        legacy = await stack.enter_async_context(child("legacy", str(CRAWLED_PAGE)))
+        relaying = await stack.enter_async_context(gateway(upstream.url))
+        answering = await stack.enter_async_context(gateway(legacy.url, {"index": {**WARM, "page_size": PAGE}}))
         pinger = await Client.connect(relaying.url)
         await pinger.post(request_body("ping", {}))
         client = await filled(answering.url, legacy, TASKS)
@@ -100,11 +96,13 @@ async def _rates(options: Options) -> Table:
             (Way(name, answering.url, answering.pid), [client.request(body).decode() for body in every])
             for name, every in bodies.items()
         ]
-        for number in range(options.rounds):
-            progress(f"index: rates, round {number + 1}")
-            for way, requests in turned(ways, number):
-                turns = [requests[at % len(requests) :] + requests[: at % len(requests)] for at in range(CONNECTIONS)]
-                await way.measure(load, ROUND, SECONDS, turns)
+
+        async def measure(one: tuple[Way, list[str]]) -> None:
+            way, requests = one
+            turns = [requests[at % len(requests) :] + requests[: at % len(requests)] for at in range(CONNECTIONS)]
+            await way.measure(load, ROUND, SECONDS, turns)
+
+        await in_rounds("index: rates", options.rounds, ways, measure)
         pinger.close()
         client.close()
     return _table([way for way, _ in ways])
@@ -128,12 +126,11 @@ def _table(ways: list[Way]) -> Table:
 
 
 async def _first(options: Options) -> Table:
-    core, others = proc.cores()
     index = {**WARM, "page_size": FIRST_TASKS, "page_bytes_max": "1GiB"}
     times_ms, ratios = list[float](), list[float]()
     async with AsyncExitStack() as stack:
-        legacy = await stack.enter_async_context(child(others, "legacy", str(FIRST_PAGE), str(SLOW_PAGE_MS)))
-        served = await stack.enter_async_context(gateway(core, legacy.url, {"index": index}))
+        legacy = await stack.enter_async_context(child("legacy", str(FIRST_PAGE), str(SLOW_PAGE_MS)))
+        served = await stack.enter_async_context(gateway(legacy.url, {"index": index}))
         for number in range(options.rounds):
             progress(f"index: a first list, round {number + 1}")
             client = await filled(served.url, legacy, FIRST_TASKS)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import ClientSession
 
+from tests.bench import proc
 from tests.bench.processes import BenchFailed, Served, free_address, program
 from tests.launch import ROOT
 
@@ -96,11 +97,11 @@ def _path(name: str) -> str:
 
 
 @asynccontextmanager
-async def server(core: int | None) -> AsyncIterator[Served]:
+async def server() -> AsyncIterator[Served]:
     """The Python SDK's server with tasks, which answers with JSON. It logs an error for each session that is ended."""
     address = free_address()
     line = (*_SERVER, "--json", "--port", address.rpartition(":")[2])
-    async with program(core, "the server", address, *line, errors=DEVNULL) as one:
+    async with program(proc.cores().others, "the server", address, *line, errors=DEVNULL) as one:
         yield Served(one.pid, f"{one.url}/mcp")
 
 

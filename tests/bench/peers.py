@@ -12,11 +12,12 @@ after all rounds. Peers that are not installed are left out, and the table says 
 """
 
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
 from tests.bench import peer_programs, proc, relay, traffic
 from tests.bench.httpclient import Client, request_body
-from tests.bench.processes import BenchFailed, Child, Served, child
+from tests.bench.processes import BenchFailed, Child, Served, child, rig
 from tests.bench.relay import Way
 from tests.bench.report import Column, Options, Table, progress, spread_percent
 
@@ -29,24 +30,14 @@ _UNKNOWN: Final = "00000000-0000-4000-8000-000000000000"
 
 
 async def run(options: Options) -> list[Table]:
-    others = proc.cores().others
-    async with AsyncExitStack() as stack:
-        world = await stack.enter_async_context(child(others, "world"))
-        load = await stack.enter_async_context(child(others, "load"))
+    async with rig(child("world")) as (stack, world, load):
         carriers = await _ways(stack, world)
-        for number in range(options.rounds):
-            progress(f"peers: the mix, round {number + 1} of {options.rounds}")
-            for way in relay.turned(carriers, number):
-                await way.measure_kind(load, traffic.MIX)
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(peer_programs.server(others))
-        load = await stack.enter_async_context(child(others, "load"))
+        of_mix = partial(relay.measure_kind, load, traffic.MIX)
+        await relay.in_rounds("peers: the mix", options.rounds, carriers, of_mix)
+    async with rig(peer_programs.server()) as (stack, server, load):
         ways = await _ways(stack, server)
         await _add(stack, ways, peer_programs.GATEWAYS, server)
-        for number in range(options.rounds):
-            progress(f"peers: calls, round {number + 1} of {options.rounds}")
-            for way in relay.turned(ways, number):
-                await _measure(way, load)
+        await relay.in_rounds("peers: calls", options.rounds, ways, partial(_measure, load))
         memory = {way.name: proc.rss_bytes(way.pid) / 1e6 for way in ways if way.pid is not None}
     return [_costs(ways, carriers, memory, options.rounds)]
 
@@ -77,7 +68,7 @@ def _call(way: Way) -> dict[str, Any]:
     return {"name": peer_programs.TOOL_PREFIXES.get(way.name, "") + "release", "arguments": {"taskId": _UNKNOWN}}
 
 
-async def _measure(way: Way, load: Child) -> None:
+async def _measure(load: Child, way: Way) -> None:
     """One round of calls, over several connections, each with a session, and over one."""
     await _check(way)
     callers = [await _caller(way) for _ in range(CALLERS)]

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -35,6 +37,9 @@ class Served:
     url: str
 
 
+Server = TypeVar("Server", bound=Served)
+
+
 class Child(Served):
     """A process of the bench's own, and the commands that it answers."""
 
@@ -53,17 +58,19 @@ class Child(Served):
 
 
 @contextlib.asynccontextmanager
-async def child(core: int | None, module: str, *arguments: str) -> AsyncIterator[Child]:
-    """Run `python -m tests.bench.MODULE`, a process that speaks as child.py says."""
+async def child(module: str, *arguments: str, is_measured: bool = False, tree: Path = ROOT) -> AsyncIterator[Child]:
+    """Run `python -m tests.bench.MODULE`, a process that speaks as child.py says; of `tree` it has the gateway."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"tests.bench.{module}", *arguments),
         stdin=PIPE,
         stdout=PIPE,
         limit=COMMAND_BYTES_MAX,
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}"},
         start_new_session=True,  # Ctrl-C is for the bench, which then stops its processes
     )
     try:
-        proc.pin(process.pid, core)
+        proc.pin(process.pid, proc.cores().measured if is_measured else proc.cores().others)
         hello = await _line(process, READY_SECONDS)
         yield Child(process, hello.get("url", ""))
     finally:
@@ -71,12 +78,14 @@ async def child(core: int | None, module: str, *arguments: str) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def gateway(
-    core: int | None,
-    upstream: str,
-    keys: dict[str, Any] | None = None,
-    tree: Path = ROOT,
-) -> AsyncIterator[Served]:
+async def rig(upstream: AbstractAsyncContextManager[Server]) -> AsyncIterator[tuple[AsyncExitStack, Server, Child]]:
+    """An upstream and the load, on one core; what is put onto the stack ends before them."""
+    async with upstream as served, child("load") as load, AsyncExitStack() as stack:
+        yield stack, served, load
+
+
+@contextlib.asynccontextmanager
+async def gateway(upstream: str, keys: dict[str, Any] | None = None, tree: Path = ROOT) -> AsyncIterator[Served]:
     """Run the gateway of a source tree in front of `upstream`. `keys` are further ones of its configuration."""
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
         config: dict[str, Any] = {
@@ -87,7 +96,7 @@ async def gateway(
         }
         with Gateways(Path(folder)).starting(config, by_flags=not keys, tree=tree) as running:
             pid = running.running.popen.pid
-            proc.pin(pid, core)
+            proc.pin(pid, proc.cores().measured)
             try:
                 url = f"{running.wait()}{urlsplit(upstream).path}"
             except AssertionError as error:

@@ -12,14 +12,16 @@ for. A proxy pays for waking its neighbours on another core. CPU time per reques
 """
 
 import statistics
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tests.bench import envoy, proc, traffic
 from tests.bench.httpclient import Client, request_body
-from tests.bench.processes import BenchFailed, Child, Served, child, gateway
+from tests.bench.processes import BenchFailed, Child, Served, child, gateway, rig
 from tests.bench.report import Column, Goal, Options, Table, progress, spread_percent
 from tests.bench.traffic import Kind
 from tests.bench.upstream import BODY, BODY_BYTES
@@ -59,9 +61,6 @@ class Way:
         if answer != BODY:
             raise BenchFailed(f"a ping {self.name} was answered {answer!r}")
 
-    async def measure_kind(self, load: Child, kind: Kind) -> None:
-        await self.measure(load, kind.name, SECONDS_OF_KIND, traffic.requests(kind, self.url))
-
     async def measure(self, load: Child, what: str, seconds: float, each: list[list[str]]) -> None:
         """One round of requests: `each` has those of a connection."""
         cpu_s = proc.cpu_seconds(self.pid) if self.pid is not None else 0.0
@@ -79,6 +78,20 @@ class Way:
         return float(statistics.median(one[figure] / other[figure] for one, other in pairs))
 
 
+async def measure_kind(load: Child, kind: Kind, way: Way) -> None:
+    await way.measure(load, kind.name, SECONDS_OF_KIND, traffic.requests(kind, way.url))
+
+
+async def in_rounds(section: str, rounds: int, ways: list[Turn], *works: Callable[[Turn], Awaitable[None]]) -> None:
+    """Do each of the works for all of the ways in turn, in so many rounds. The order changes with each."""
+    for number in range(rounds):
+        progress(f"{section}, round {number + 1} of {rounds}")
+        turn = number % len(ways)
+        for work in works:
+            for way in ways[turn:] + ways[:turn]:
+                await work(way)
+
+
 async def ways(stack: AsyncExitStack, upstream: Served) -> list[Way]:
     """The ways to `upstream`, each ready. Envoy is left out where it is not installed."""
     core = proc.cores().measured
@@ -94,42 +107,31 @@ async def ways(stack: AsyncExitStack, upstream: Served) -> list[Way]:
     else:
         await add(ENVOY, envoy.serving(core, urlsplit(origin).netloc, reads_mcp=False))
         await add(ENVOY_MCP, envoy.serving(core, urlsplit(origin).netloc, reads_mcp=True))
-    await add(GATEWAY, gateway(core, upstream.url))
+    await add(GATEWAY, gateway(upstream.url))
     return found
 
 
 async def run(options: Options) -> list[Table]:
-    async with AsyncExitStack() as stack:
-        world = await stack.enter_async_context(child(proc.cores().others, "world"))
-        load = await stack.enter_async_context(child(proc.cores().others, "load"))
+    async with rig(child("world")) as (stack, world, load):
         of_world = await ways(stack, world)
-        for number in range(options.rounds):
-            progress(f"relay: kinds, round {number + 1} of {options.rounds}")
-            for kind in traffic.KINDS:
-                for way in turned(of_world, number):
-                    await way.measure_kind(load, kind)
-    async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
-        load = await stack.enter_async_context(child(proc.cores().others, "load"))
+        works = [partial(measure_kind, load, kind) for kind in traffic.KINDS]
+        await in_rounds("relay: kinds", options.rounds, of_world, *works)
+    async with rig(child("upstream")) as (stack, upstream, load):
         of_pings = await ways(stack, upstream)
         for way in of_pings:
             await way.check()
-        for number in range(options.rounds):
-            progress(f"relay: pings, round {number + 1} of {options.rounds}")
-            for way in turned(of_pings, number):
-                await way.measure(load, _PING, SECONDS, [[way.ping]] * traffic.CONNECTIONS)
-    ping = f"Relayed ping, {BODY_BYTES}-byte answer, {traffic.CONNECTIONS} keep-alive connections"
+
+        async def ping(way: Way) -> None:
+            await way.measure(load, _PING, SECONDS, [[way.ping]] * traffic.CONNECTIONS)
+
+        await in_rounds("relay: pings", options.rounds, of_pings, ping)
+    title = f"Relayed ping, {BODY_BYTES}-byte answer, {traffic.CONNECTIONS} keep-alive connections"
     return [
         _new_ids(of_world),
         _kinds(of_world),
         _throughput(of_world, traffic.MIX.name, "The mix of all kinds", MIX_GOALS),
-        _throughput(of_pings, _PING, ping, PING_GOALS),
+        _throughput(of_pings, _PING, title, PING_GOALS),
     ]
-
-
-def turned(ways: list[Turn], number: int) -> list[Turn]:
-    turn = number % len(ways)
-    return ways[turn:] + ways[:turn]
 
 
 def _named(all_ways: list[Way], name: str) -> Way | None:

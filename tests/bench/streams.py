@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from tests.bench import proc
-from tests.bench.processes import BenchFailed, child, gateway
+from tests.bench.processes import BenchFailed, child, gateway, rig
 from tests.bench.relay import GATEWAY, Way, ways
 from tests.bench.report import Column, Goal, Options, Table, progress
 
@@ -39,8 +39,8 @@ async def run(options: Options) -> list[Table]:
 
 async def _bodies(rounds: int) -> Table:
     table = Table(f"Bodies of {SIZE_BYTES / 1e6:.0f} MB", "body", [Column("growth of memory MB", 1)])
-    core, others = proc.cores()
-    async with child(others, "upstream") as upstream, child(others, "load") as load, gateway(core, upstream.url) as one:
+    async with rig(child("upstream")) as (stack, upstream, load):
+        one = await stack.enter_async_context(gateway(upstream.url))
         for name, body in BODIES.items():
             progress(f"streams: bodies, {name}")
             grown_mb = 0.0
@@ -61,7 +61,7 @@ async def _open_streams() -> Table:
     columns = [Column("before MB", 1), Column("after MB", 1), Column("KB per stream", 1)]
     table = Table(f"Memory of {STREAMS} open GET streams, each after its first event", "way", columns)
     async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
+        upstream = await stack.enter_async_context(child("upstream"))
         for way in await ways(stack, upstream):
             if way.pid is None:
                 continue
@@ -75,7 +75,7 @@ async def _open_streams() -> Table:
 
 async def _grown(way: Way, pid: int) -> tuple[int, int]:
     """The memory of a proxy with a few streams open, and with `STREAMS` more."""
-    async with child(proc.cores().others, "load") as load:
+    async with child("load") as load:
         await load.ask("hold", url=way.url, count=STREAMS_WARM_UP, streams=True)
         await asyncio.sleep(SETTLE_SECONDS)
         before_bytes = proc.rss_bytes(pid)
