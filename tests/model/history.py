@@ -355,9 +355,9 @@ def _with_moves(history: History, name: str) -> History:
     setting, events = history.setting, list(history.events)
     if rng.random() < 0.6:
         setting = replace(setting, owns=True)
-    for draw in rng.choices((_move, _move, _nobody), k=rng.choice((1, 2, 3))):
+    for moves in rng.choices((True, True, False), k=rng.choice((1, 2, 3))):
         at = rng.randrange(len(events) + 1)
-        events[at:at] = draw(rng)
+        events[at:at] = _move(rng) if moves else (Nobody(_s(rng), rng.randrange(5), rng.randrange(5)),)
     if setting.owns:
         events = [replace(e, elsewhere=rng.random() < 0.2) if isinstance(e, Create) else e for e in events]
     return History(sensible(setting), tuple(events))
@@ -373,10 +373,6 @@ def _move(rng: random.Random) -> Iterator[Event]:
         yield rng.choice((Create(rng.randrange(2)), Create(rng.randrange(2)), Query(rng.randrange(2)), Blink(3)))
     yield Wait(rng.choice(_TICKS))
     yield Query(rng.randrange(2))
-
-
-def _nobody(rng: random.Random) -> Iterator[Event]:
-    yield Nobody(_s(rng), rng.randrange(5), rng.randrange(5))
 
 
 def sensible(setting: Setting) -> Setting:
@@ -513,12 +509,14 @@ def _get(rng: random.Random) -> Get:
     return Get(_s(rng), _task(rng), method, _form(rng))
 
 
-def _refusal(rng: random.Random) -> Fault:
-    return Fault(_s(rng), rng.choice(REFUSALS), rng.choice(_OTHERS))
+def _one_of(kinds: tuple[str, ...], methods: tuple[str | None, ...]) -> Callable[[random.Random], Fault]:
+    return lambda rng: Fault(_s(rng), rng.choice(kinds), rng.choice(methods))
 
 
-def _odd(rng: random.Random) -> Fault:
-    return Fault(_s(rng), rng.choice(ODD), rng.choice((None, "tasks/list", *_OTHERS)))
+_refusal = _one_of(REFUSALS, _OTHERS)
+_odd = _one_of(ODD, (None, "tasks/list", *_OTHERS))
+_put_off = _one_of(PUT_OFF, (None, "tasks/list", "tasks/get"))
+_fault = _one_of(FAULTS, (None, "tasks/list", "tasks/list", "tasks/get"))
 
 
 def _wrong_once(rng: random.Random) -> tuple[Event, ...]:
@@ -547,14 +545,6 @@ _ODD_ONES: Final[tuple[Callable[[random.Random], tuple[Event, ...]], ...]] = (
     lambda rng: (Renew(_s(rng), rng.random() < 0.3, cookie=rng.random() < 0.7),),
     lambda rng: (Log(_s(rng), rng.randrange(len(LINES))),),
 )
-
-
-def _put_off(rng: random.Random) -> Fault:
-    return Fault(_s(rng), rng.choice(PUT_OFF), rng.choice((None, "tasks/list", "tasks/get")))
-
-
-def _fault(rng: random.Random) -> Fault:
-    return Fault(_s(rng), rng.choice(FAULTS), rng.choice((None, "tasks/list", "tasks/list", "tasks/get")))
 
 
 def _flood(rng: random.Random) -> tuple[Event, ...]:

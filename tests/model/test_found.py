@@ -42,6 +42,14 @@ def put_off(kind: str) -> History:
     )
 
 
+def asked_for(code: int, times: int = 1, later: int = 1, again: bool = False) -> History:
+    """A query asks for a task, which the caller has perhaps found `again`, and gets errors; another one is `later`."""
+    found_again = (Renew(), Wait()) if again else ()
+    fails = [Fault(kind=f"code {code}", method="tasks/get")] * times
+    queries = Query(), Wait(later), Query(), Wait()
+    return History(Setting(order="nothing"), (Create(), Wait(), *found_again, *fails, *queries))
+
+
 FOUND = {
     "a server answers late with an id that another caller has at the one that has taken its place": History(
         Setting(owns=True, delays=((0, 0), (0, 40), (0, 0))),
@@ -72,22 +80,10 @@ FOUND = {
          Restart(by_client=True), Wait(16), Query(ids=(-1,))),
     ),
     "callers with empty credentials make a task each": History(Setting(owns=True), (Nobody(), Nobody(0, 0, 4))),
-    "a task is asked for, and once there is no such method": History(
-        Setting(order="nothing"),
-        (Create(), Wait(), Fault(kind="code -32601", method="tasks/get"), Query(), Wait(16), Query(), Wait()),
-    ),
-    "a task is asked for, and twice there is no such method": History(
-        Setting(order="nothing"),
-        (Create(), Wait(), *[Fault(kind="code -32601", method="tasks/get")] * 2, Query(), Wait(641), Query(), Wait()),
-    ),
-    "a task is asked for, and once that fails": History(
-        Setting(order="nothing"),
-        (Create(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait(), Query(), Wait()),
-    ),
-    "a task is denied once": History(
-        Setting(order="nothing"),
-        (Create(), Wait(), Fault(kind="code -32602", method="tasks/get"), Query(), Wait(), Query(), Wait()),
-    ),
+    "a task is asked for, and once there is no such method": asked_for(-32601, later=16),
+    "a task is asked for, and twice there is no such method": asked_for(-32601, 2, 641),
+    "a task is asked for, and once that fails": asked_for(-32000),
+    "a task is denied once": asked_for(-32602),
     "an empty cursor is refused once, and then begins the list again": History(
         Setting(tasks="i", per_page=1, always_next=True, empty="restarts", delays=((0, 5),)),
         (Query(), Wait(10), Fault(kind="stale 409"), Wait()),
@@ -125,19 +121,9 @@ FOUND = {
         (Fault(kind="code -32601", method="tasks/get"), Query(), Get(method="tasks/cancel"), Wait(),
          Fault(kind="code -32002 null"), Query(), Wait()),
     ),
-    "a task that a caller finds again is asked for, and once that fails": History(
-        Setting(order="nothing"),
-        (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32000", method="tasks/get"), Query(), Wait()),
-    ),
-    "a task that a caller finds again is asked for, and thrice that fails": History(
-        Setting(order="nothing"),
-        (Create(), Wait(), Renew(), Wait(), *[Fault(kind="code -32000", method="tasks/get")] * 3, Query(), Wait(641),
-         Query(), Wait()),
-    ),
-    "a task that a caller finds again is denied once": History(
-        Setting(order="nothing"),
-        (Create(), Wait(), Renew(), Wait(), Fault(kind="code -32602", method="tasks/get"), Query(), Wait()),
-    ),
+    "a task that a caller finds again is asked for, and once that fails": asked_for(-32000, again=True),
+    "a task that a caller finds again is asked for, and thrice that fails": asked_for(-32000, 3, 641, again=True),
+    "a task that a caller finds again is denied once": asked_for(-32602, again=True),
     "there is no route for a stream": History(
         Setting(methods=3, order="nothing", lacks=404),
         (Create(method=1), Wait(), Query(), Wait(), Other(method="GET"), Wait(), Query(methods=(2,)), Wait()),
@@ -358,10 +344,7 @@ OVER_STDIO = {
         Setting(per_page=1, delays=((140, 0), (140, 140), (2, 1)), listening=True, tasks="fficcfcc"),
         (Query(), Wait(16), Fault(kind="code -32700 null", method="tasks/list"), Query(ids=(8,)), Wait(130)),
     ),
-    "over stdio, where nothing finds a task again, there is no such method twice": History(
-        Setting(order="nothing"),
-        (Create(), Wait(), *[Fault(kind="code -32601", method="tasks/get")] * 2, Query(), Wait(641), Query(), Wait()),
-    ),
+    "over stdio, where nothing finds a task again, there is no such method twice": asked_for(-32601, 2, 641),
     "a line of a log comes between two lists": History(
         Setting(listening=True, tasks="w"), (Query(), Wait(66), Query(), Wait(), Log(), Wait(), Query(), Wait())
     ),
