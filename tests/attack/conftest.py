@@ -25,11 +25,6 @@ def runner() -> Iterator[asyncio.Runner]:
         yield one
 
 
-async def begin(upstream: Upstream) -> None:
-    """Take connections, on the running loop."""
-    upstream.open()
-
-
 @pytest.fixture(scope="session")
 def stage(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The process, and an upstream that stays; identity is narrowed, so that a header of it can be named."""
@@ -37,9 +32,8 @@ def stage(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> I
     identity = {"identity_headers": ["Authorization", "X-Tenant"]}
     with listening() as sock, gateways.process(port_of(sock), limits=LIMITS, upstream=identity) as gateway:
         upstream = Upstream(sock)
-        runner.run(begin(upstream))
         one = Stage(gateway.port, upstream, b"127.0.0.1:%d" % port_of(sock))
-        runner.run(one.known(IN_SESSION))
+        runner.run(one.begin(IN_SESSION))
         yield one
         runner.run(one.clear())
         upstream.shut()

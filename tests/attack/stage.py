@@ -34,8 +34,9 @@ class Stage:
         self._victims: list[Victim] = []
         self._clean = False
 
-    async def known(self, query: bytes) -> None:
-        """Have the caller of a query answered before any row."""
+    async def begin(self, query: bytes) -> None:
+        """Open the upstream, and have the caller of a query answered before any row."""
+        self._upstream.open()
         client = await self._client()
         await client.play((query,))
         assert await client.within(PATIENCE_S, lambda: b'"tasks":[]' in client.received)
@@ -66,23 +67,14 @@ class Stage:
         await self._begin()
         method = method_of(row.ask)
         self._upstream.hostile, self._upstream.early = (row.sent, row.then), row.early
-
-        def whole(received: bytes) -> bool:
-            return bool(read_responses(received, [method]).finals)
-
-        hostile, found = await self._play(row.ask, "open", whole)
+        hostile, found = await self._play(row.ask, "open", _answered(method))
         return await self._end(found, hostile, partial(judge_response, row, method))
 
     async def anything(self, sent: Pieces, answered: tuple[Pieces, str] | None = None) -> list[str]:
         """Play any bytes. Victims are untouched, and the upstream's reader reads all."""
         await self._begin()
         self._upstream.hostile = answered
-        methods = [method_of(sent)]
-
-        def whole(received: bytes) -> bool:
-            return bool(read_responses(received, methods).finals)
-
-        hostile, found = await self._play(sent, "open", whole, briefly=True)
+        hostile, found = await self._play(sent, "open", _answered(method_of(sent)), briefly=True)
         return await self._end(found, hostile, lambda _: [])
 
     async def _play(
@@ -186,17 +178,22 @@ class Beside:
     async def released(self) -> list[str]:
         """Have it answered; the faults in the answer."""
         self._upstream.release(self._victim.target)
-        client, methods = self._client, [self._victim.method]
+        client, method = self._client, self._victim.method
+        answered = _answered(method)
         await client.within(
-            self._wait_s if self._arrived else 0,
-            lambda: client.end != "open" or bool(read_responses(bytes(client.received), methods).finals),
+            self._wait_s if self._arrived else 0, lambda: client.end != "open" or answered(bytes(client.received))
         )
-        return self._victim.wrongs_below(read_responses(bytes(client.received), methods, client.end == "fin"))
+        return self._victim.wrongs_below(read_responses(bytes(client.received), [method], client.end == "fin"))
 
 
 def _answers(outcome: Outcome, followed: bool) -> int:
     goes_on = not outcome.refused or outcome.keeps
     return len(outcome.seen) + bool(outcome.refused) + (followed and goes_on)
+
+
+def _answered(method: bytes) -> Callable[[bytes], bool]:
+    """Whether what came has a response to the only request."""
+    return lambda received: bool(read_responses(received, [method]).finals)
 
 
 def method_of(sent: Pieces) -> bytes:

@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.attack.rows import WAYS, Request, Seen, either, get, passes, refused, streamed
 
-_BODY: Final = b"3\r\nabc\r\n0\r\n\r\n"
+BODY: Final = b"3\r\nabc\r\n0\r\n\r\n"
 _SMUGGLED: Final = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: localhost\r\nX: "
 BAD: Final = {
     "empty": b"", "only-comma": b",", "comma-behind": b"chunked,", "comma-before": b",chunked",
@@ -42,11 +42,11 @@ LINES: Final = {
     "colon-in-name": (b":Transfer-Encoding: chunked",), "folded": (b"Transfer-Encoding: chun", b" ked"),
     "folded-before": (b"Transfer-Encoding:", b" chunked"), "folded-empty": (b"Transfer-Encoding: chunked", b" "),
 }  # fmt: skip
-_CONFLICTS: Final = {
+CONFLICTS: Final = {
     "length-first": (b"Content-Length: 6", b"Transfer-Encoding: chunked"),
     "length-behind": (b"Transfer-Encoding: chunked", b"Content-Length: 6"),
     "length-zero": (b"Content-Length: 0", b"Transfer-Encoding: chunked"),
-    "length-of-the-whole": (b"Content-Length: %d" % len(_BODY), b"Transfer-Encoding: chunked"),
+    "length-of-the-whole": (b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked"),
     "length-empty": (b"Content-Length:", b"Transfer-Encoding: chunked"),
     "length-and-gzip-chunked": (b"Content-Length: 6", b"Transfer-Encoding: gzip, chunked"),
     "length-and-upper-case": (b"Content-Length: 6", b"TRANSFER-ENCODING: CHUNKED"),
@@ -61,23 +61,23 @@ _GOOD: Final = {"plain": b" chunked", "upper-case": b" CHUNKED", "mixed": b"  Ch
 
 ROWS: Final[list[Request]] = [
     *(
-        passes(f"{way}-{name}", send(b"Transfer-Encoding:" + value, body=_BODY), Seen(method, body=b"abc"))
+        passes(f"{way}-{name}", send(b"Transfer-Encoding:" + value, body=BODY), Seen(method, body=b"abc"))
         for way, (send, method) in WAYS.items()
         for name, value in _GOOD.items()
     ),
     *(
-        passes(f"chunked-{m.decode()}", get(b"Transfer-Encoding: chunked", method=m, body=_BODY), Seen(m, body=b"abc"))
+        passes(f"chunked-{m.decode()}", get(b"Transfer-Encoding: chunked", method=m, body=BODY), Seen(m, body=b"abc"))
         for m in (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
     ),
     passes(
         "gzip-and-chunked",
-        streamed(b"Transfer-Encoding: gzip, chunked", body=_BODY),
+        streamed(b"Transfer-Encoding: gzip, chunked", body=BODY),
         Seen(b"PUT", body=b"abc"),
         whole=False,
     ),
-    *(refused(f"coding-{name}", streamed(b"Transfer-Encoding: " + value, body=_BODY)) for name, value in BAD.items()),
-    *(refused(name, streamed(*lines, body=_BODY)) for name, lines in LINES.items()),
-    *(refused(f"cl-te-{name}", streamed(*lines, body=_SMUGGLED)) for name, lines in _CONFLICTS.items()),
+    *(refused(f"coding-{name}", streamed(b"Transfer-Encoding: " + value, body=BODY)) for name, value in BAD.items()),
+    *(refused(name, streamed(*lines, body=BODY)) for name, lines in LINES.items()),
+    *(refused(f"cl-te-{name}", streamed(*lines, body=_SMUGGLED)) for name, lines in CONFLICTS.items()),
     *(
         refused(f"te-te-{name}", streamed(b"Content-Length: 6", b"Transfer-Encoding: " + BAD[name], body=_SMUGGLED))
         for name in ("empty", "comma-before", "identity", "prefix", "double-quoted", "vertical-tab-before", "two-words")
@@ -88,7 +88,7 @@ ROWS: Final[list[Request]] = [
         Seen(b"PUT", body=b"abc"),
     ),
     *(
-        either(f"space-{name}", streamed(b"Transfer-Encoding:" + value, body=_BODY), Seen(b"PUT", body=b"abc"))
+        either(f"space-{name}", streamed(b"Transfer-Encoding:" + value, body=BODY), Seen(b"PUT", body=b"abc"))
         for name, value in {"behind": b"chunked ", "tab-behind": b"chunked\t", "tab-before": b"\tchunked"}.items()
     ),
     passes("te-is-dropped", get(b"TE: trailers, chunked"), Seen(lacks=(b"te", b"transfer-encoding"))),

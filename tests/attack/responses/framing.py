@@ -13,14 +13,6 @@ _TWO_LENGTHS: Final = {
     "one-empty": (b"Content-Length: 2", b"Content-Length:"),
     "one-bad": (b"Content-Length: 2", b"Content-Length: x"),
 }
-_CONFLICTS: Final = {
-    "length-first": (b"Content-Length: 2", CHUNKED),
-    "length-behind": (CHUNKED, b"Content-Length: 2"),
-    "length-zero": (b"Content-Length: 0", CHUNKED),
-    "length-of-the-whole": (b"Content-Length: %d" % len(_BODY), CHUNKED),
-    "length-and-gzip-chunked": (b"Content-Length: 2", b"Transfer-Encoding: gzip, chunked"),
-    "length-and-identity": (b"Content-Length: 12", b"Transfer-Encoding: identity"),
-}
 _KNOWN: Final = {
     "upper-case": b"Chunked",
     "space-behind": b"chunked ",
@@ -39,7 +31,8 @@ ROWS: Final[list[Response]] = [
     gives("lengths-equal", ok(b"Content-Length: 2", b"Content-Length: 2", body=b"ok"), BROKEN),
     gives("length-leading-zeros", ok(b"Content-Length: 0002", body=b"ok"), BROKEN, OK),
     gives("length-space-before-colon", ok(b"Content-Length : 2", body=b"ok"), BROKEN),
-    *(gives(f"cl-te-{name}", ok(*lines, body=_BODY), BROKEN) for name, lines in _CONFLICTS.items()),
+    *(gives(f"cl-te-{name}", ok(*lines, body=transfer.BODY), BROKEN) for name, lines in transfer.CONFLICTS.items()),
+    gives("cl-te-identity", ok(b"Content-Length: 12", b"Transfer-Encoding: identity", body=_BODY), BROKEN),
     *(
         gives(f"coding-{name}", ok(b"Transfer-Encoding: " + value, body=_BODY), BROKEN, then="fin")
         for name, value in transfer.BAD.items()
