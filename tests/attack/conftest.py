@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attack.requests.limits import BODY_BYTES_MAX, HEAD_BYTES_MAX
-from tests.attack.requests.messages import IN_SESSION
 from tests.attack.stage import Stage
 from tests.attack.upstream import Upstream
 from tests.forked import fork_of
@@ -33,7 +32,7 @@ def stage(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> I
     with listening() as sock, gateways.process(port_of(sock), limits=LIMITS, upstream=identity) as gateway:
         upstream = Upstream(sock)
         one = Stage(gateway.port, upstream, b"127.0.0.1:%d" % port_of(sock))
-        runner.run(one.begin(IN_SESSION))
+        runner.run(one.begin())
         yield one
         runner.run(one.clear())
         upstream.shut()

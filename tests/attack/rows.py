@@ -42,8 +42,8 @@ class Outcome:
 
     `seen` reaches the upstream and is answered. What is behind that is `refused` with one of these statuses, or, if it
     is `silent`, the connection ends without a word. Of a message that is refused, `cut` says that the upstream may have
-    seen a beginning, on a connection that then ends. `keeps`: the connection may go on after the refusal. `code`: the
-    refusal is a JSON-RPC error of that code. `unanswered`: the client has left, and need not be answered.
+    seen a beginning, on a connection that then ends. `keeps`: the connection may go on after the refusal.
+    `unanswered`: the client has left, and need not be answered.
     """
 
     seen: tuple[Seen, ...] = ()
@@ -51,7 +51,6 @@ class Outcome:
     silent: bool = False
     cut: bool = False
     keeps: bool = False
-    code: int | None = None
     unanswered: bool = False
 
 

@@ -34,13 +34,8 @@ class Stage:
         self._victims: list[Victim] = []
         self._clean = False
 
-    async def begin(self, query: bytes) -> None:
-        """Open the upstream, and have the caller of a query answered before any row."""
+    async def begin(self) -> None:
         self._upstream.open()
-        client = await self._client()
-        await client.play((query,))
-        assert await client.within(PATIENCE_S, lambda: b'"tasks":[]' in client.received)
-        self._leave()
 
     # ---- rows ----
 

@@ -1,20 +1,16 @@
 """The script of the upstream: it answers requests with the row's bytes.
 
-A request without an answer of its own gets its method and target back; one of the gateway's own gets an empty list.
+A request without an answer of its own gets its method and target back.
 """
 
 import asyncio
-import json
 import socket
 from typing import Final
 
 from tests.attack.readers import plain
 from tests.attack.rows import Pieces
-from tests.own_ids import OWN
 from tests.peer import Peer, holds_in_time
 from tests.relay.http1 import Malformed, Message, Reader
-from tests.relay.messages import page, result
-from tests.relay.wire import answer
 from tests.upstream import Listener
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -92,7 +88,7 @@ class Upstream(Listener):
             if not self.early:
                 self.play(link)
         else:
-            link.write(self.answers.get(target) or (listed(request) if OWN.search(request.body) else echo(request)))
+            link.write(self.answers.get(target) or echo(request))
         self._changed.set()
 
     def play(self, link: Link) -> None:
@@ -139,10 +135,6 @@ class Upstream(Listener):
             await link.close()
         self.links, self.arrivals, self.answers, self._held = [], [], {}, {}
         self.hostile, self.early = None, False
-
-
-def listed(request: Message) -> bytes:
-    return answer(result(json.loads(request.body)["id"], page([])))
 
 
 def echo(request: Message) -> bytes:
