@@ -5,6 +5,7 @@ that it used. After a fault all are closed, so that one row cannot harm the next
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Final
@@ -58,11 +59,11 @@ class Stage:
         hostile, found = await self._play(pieces, row.then, whole, with_victims)
         return await self._end(found, hostile, partial(judge_request, row), behind)
 
-    async def response(self, row: Response) -> list[str]:
+    async def response(self, row: Response, with_victims: bool = True) -> list[str]:
         await self._begin()
         method = method_of(row.ask)
         self._upstream.hostile, self._upstream.early = (row.sent, row.then), row.early
-        hostile, found = await self._play(row.ask, "open", _answered(method))
+        hostile, found = await self._play(row.ask, "open", _answered(method), with_victims)
         return await self._end(found, hostile, partial(judge_response, row, method))
 
     async def anything(self, sent: Pieces, answered: tuple[Pieces, str] | None = None) -> list[str]:
@@ -144,7 +145,7 @@ class Stage:
     async def _beside(self) -> "Beside":
         victim = self._victim()
         self._victims.append(victim)
-        beside = Beside(victim, await self._client(), self._upstream, PATIENCE_S)
+        beside = Beside(victim, await self._client(), self._upstream)
         await beside.begin()
         return beside
 
@@ -154,21 +155,20 @@ class Stage:
         return await first.released() + await second.released()
 
 
+@dataclass
 class Beside:
     """A victim whose answer the upstream holds."""
 
-    def __init__(self, victim: Victim, client: Client, upstream: Upstream, wait_s: float) -> None:
-        self._victim = victim
-        self._client = client
-        self._upstream = upstream
-        self._wait_s = wait_s
-        self._arrived = False
+    _victim: Victim
+    _client: Client
+    _upstream: Upstream
+    _arrived: bool = False
 
     async def begin(self) -> None:
         """Send the request, and wait until it is at the upstream."""
         self._upstream.hold(self._victim.target)
         await self._client.play((self._victim.request,))
-        self._arrived = await self._upstream.has(self._victim.target, self._wait_s)
+        self._arrived = await self._upstream.has(self._victim.target, PATIENCE_S)
 
     async def released(self) -> list[str]:
         """Have it answered; the faults in the answer."""
@@ -176,7 +176,7 @@ class Beside:
         client, method = self._client, self._victim.method
         answered = _answered(method)
         await client.within(
-            self._wait_s if self._arrived else 0, lambda: client.end != "open" or answered(bytes(client.received))
+            PATIENCE_S if self._arrived else 0, lambda: client.end != "open" or answered(bytes(client.received))
         )
         return self._victim.wrongs_below(read_responses(bytes(client.received), [method], client.end == "fin"))
 

@@ -6,7 +6,8 @@ Answers to queries go to the oracle, everything else that passes goes to `truth.
 import asyncio
 import gzip
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
@@ -147,31 +148,23 @@ def formed(body: bytes, form: str) -> tuple[bytes, list[bytes]]:
     return body, [media]
 
 
+@dataclass(eq=False)
 class Client:
-    session: ServerSession
-    port = GATEWAY_PORT
+    _number: int
+    _setting: h.Setting
+    _upstream: Upstream
+    _oracle: Oracle
+    _moments: Moments
+    _note: Callable[..., None]
+    _spawn: Callable[[Coroutine[Any, Any, object]], None]
+    _ids: Iterator[int] = field(default_factory=partial(count, 1))
+    _stream: Exchange | None = None
+    _initializing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    session: ServerSession = field(init=False)
+    port: int = GATEWAY_PORT
 
-    def __init__(
-        self,
-        number: int,
-        setting: h.Setting,
-        upstream: Upstream,
-        oracle: Oracle,
-        moments: Moments,
-        note: Callable[..., None],
-        spawn: Callable[[Coroutine[Any, Any, object]], None],
-    ) -> None:
-        self._number = number
-        self._setting = setting
-        self._upstream = upstream
-        self._oracle = oracle
-        self._moments = moments
-        self._note = note
-        self._spawn = spawn
-        self._ids = count(1)
-        self._written = count(number)
-        self._stream: Exchange | None = None
-        self._initializing = asyncio.Lock()
+    def __post_init__(self) -> None:
+        self._written = count(self._number)
 
     # ---- what a client does ----
 

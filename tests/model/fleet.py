@@ -35,9 +35,8 @@ _STATES: Final = ("stopped", "killed", "wiped", "full")
 def as_fleet(history: h.History, seed: int) -> h.History:
     """The history in a fleet: clients go from replica to replica, replicas are replaced, the store fails."""
     rng = random.Random(-seed)
-    plain = {f: getattr(h.USUAL, f) for f in ("tasks_max", "sessions_max", "memory_bytes_max", "idle_timeout")}
-    interval = min(history.setting.full_crawl_interval, 640)
-    setting = replace(history.setting, full_crawl_interval=interval, ids_again=None, renews=False, owns=False, **plain)
+    changed = h.ROOMY | {"ids_again": None, "renews": False, "owns": False}
+    setting = replace(history.setting, **changed, full_crawl_interval=min(history.setting.full_crawl_interval, 640))
     events: list[h.Event] = []
     for event in history.events:
         if isinstance(event, h.Flood | h.Renew | h.Move | h.Nobody):

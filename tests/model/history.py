@@ -78,6 +78,8 @@ class Setting(_Shown, frozen=True):
 
 USUAL: Final = Setting()
 _ROOM: Final = ("sessions_max", "memory_bytes_max", "idle_timeout")
+ROOMY: Final[dict[str, Any]] = {name: getattr(USUAL, name) for name in ("tasks_max", *_ROOM)}
+"""Room for everything, of a setting."""
 
 
 class Wait(_Shown, frozen=True):
@@ -386,8 +388,7 @@ def sensible(setting: Setting) -> Setting:
     cursors = "place" if moves and setting.cursors == "last" else setting.cursors
     leaves_out = setting.order in ("updated", "nothing") or cursors == "offset"
     leaves_out |= setting.owns  # what is not his
-    room = ("tasks_max", *_ROOM) if leaves_out else ()
-    limits: dict[str, Any] = {name: getattr(USUAL, name) for name in room}
+    limits = dict(ROOMY) if leaves_out else {}
     if setting.owns:
         limits["renews"] = False  # whose credentials are always other ones keeps no task without his session
     return replace(setting, cursors=cursors, knows_get=setting.knows_get or leaves_out, **limits)
@@ -620,10 +621,9 @@ def raced(seed: int) -> History:
     setting = _setting(rng)
     if rng.random() < 0.5:
         setting = _worth_a_delta(rng, setting)
-    room: dict[str, Any] = {name: getattr(USUAL, name) for name in ("tasks_max", *_ROOM)}
     setting = replace(
         setting,
-        **room,
+        **ROOMY,
         delays=tuple((rng.choice(_RACE_DELAYS), rng.choice(_RACE_DELAYS)) for _ in range(12)),
         ids_collide=rng.random() < 0.1,
         listening=True,

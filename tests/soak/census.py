@@ -14,6 +14,7 @@ from typing import Any, Final
 from gateway.app import App
 from gateway.query import list_request
 from gateway.refresh import query_answer
+from tests.bench.proc import rss_bytes
 from tests.launch import Gateway, Gateways, app_before
 from tests.relay.messages import Json
 from tests.soak.upstream import Upstream
@@ -177,9 +178,7 @@ class Process:
         samples = await self._gateway.metrics()
         await asyncio.sleep(BEGIN_S)  # until that connection is closed too
         objects = {n: int(samples[f"taskgate_{n}", ()]) for n in ("connections", "index_sessions", "index_bytes")}
-        status = (self._proc / "status").read_text().splitlines()
-        [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]
-        return Census(_descriptors(self._proc), objects, rss)
+        return Census(_descriptors(self._proc), objects, rss_bytes(self._gateway.running.popen.pid))
 
 
 @asynccontextmanager

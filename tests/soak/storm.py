@@ -121,20 +121,14 @@ async def calm(gate: InProcess | Process, upstream: Upstream) -> Census:
     return await gate.count()
 
 
+@dataclass
 class Storm:
     """Plays conversations, `CLIENTS` at once, until so many exchanges were asked for."""
 
-    def __init__(
-        self,
-        port: int,
-        upstream: Upstream,
-        left: Callable[[], Awaitable[str]],
-        draw: Callable[[int], Conversation] = draw,
-    ) -> None:
-        self._draw = draw
-        self._port = port
-        self._upstream = upstream
-        self._left = left
+    _port: int
+    _upstream: Upstream
+    _left: Callable[[], Awaitable[str]]
+    _draw: Callable[[int], Conversation] = draw
 
     async def play(self, seed: int, exchanges: int) -> Report:
         report, began_at = Report(), time.monotonic()

@@ -82,33 +82,21 @@ async def check_found(
     raise AssertionError(f"not found: {found}")
 
 
-def remembers_connections(patch: Patch) -> None:
-    kept: list[Any] = []
-    lost = ClientConnection.connection_lost
-
-    def keeping(self: Any, exc: Exception | None) -> None:
-        kept.append(self)
-        lost(self, exc)
-
-    patch.setattr(ClientConnection, "connection_lost", keeping)
+# What is remembered of whoever has a method when it is called, and in which count that shows.
+LEAKS: Final[dict[str, tuple[type, str, Callable[[Any], object], str]]] = {
+    "connections": (ClientConnection, "connection_lost", lambda connection: connection, "ClientConnection"),
+    "bytes": (HttpCaller, "up", lambda caller: caller.headers.block(), "memory has grown"),  # made anew, by the gateway
+}
 
 
-def remembers_bytes(patch: Patch) -> None:
-    kept: list[bytes] = []
-    up = HttpCaller.up
+def remember(patch: Patch, owner: type, method: str, what: Callable[[Any], object]) -> None:
+    right, kept = getattr(owner, method), list[object]()
 
     def keeping(self: Any, *given: Any) -> Any:
-        kept.append(self.headers.block())  # made anew, by the gateway
-        return up(self, *given)
+        kept.append(what(self))
+        return right(self, *given)
 
-    patch.setattr(HttpCaller, "up", keeping)
-
-
-# Each leak, and in which count it shows.
-LEAKS: Final[dict[Callable[[Patch], None], str]] = {
-    remembers_connections: r"ClientConnection",
-    remembers_bytes: "memory has grown",
-}
+    patch.setattr(owner, method, keeping)
 
 
 @pytest.mark.slow
@@ -126,17 +114,18 @@ async def test_a_wilful_fault_is_found_among_cuts(fault: str, monkeypatch: Patch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
-async def test_a_wilful_leak_is_found(leak: Callable[[Patch], None], monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("leak", LEAKS)
+async def test_a_wilful_leak_is_found(leak: str, monkeypatch: Patch) -> None:
+    owner, method, what, found = LEAKS[leak]
     async with Upstream() as upstream, in_process(upstream) as gate:
         with monkeypatch.context() as patch:
-            leak(patch)
+            remember(patch, owner, method, what)
             played = storm.Storm(gate.port, upstream, gate.left)
             await played.play(1, LEAKING)
-            if leak is remembers_bytes:
+            if leak == "bytes":
                 tracemalloc.start()
             before = await storm.calm(gate, upstream)
             await played.play(LEAKING, LEAKING)
             after = await storm.calm(gate, upstream)
-    with pytest.raises(AssertionError, match=LEAKS[leak]):
+    with pytest.raises(AssertionError, match=found):
         after.check(before, EXCHANGE_BYTES_MAX * LEAKING)
