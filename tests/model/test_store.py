@@ -47,10 +47,10 @@ class Rig:
         store.serves({A: upstream("a")}, DAY_S, self.index.idle_timeout)
         return store
 
-    async def start(self, tell_all: Callable[[], Iterator[None]] | None = None) -> None:
+    async def start(self, tell_all: Callable[[], Iterator[None]]) -> None:
         self.redis.state = ""
         await self.redis.become("well")
-        await self.store.start(tell_all or self.shared.tell_all)
+        await self.store.start(tell_all)
         await asyncio.sleep(1)
 
     async def outage(self, state: str, *during: Callable[[], object]) -> None:
@@ -105,6 +105,7 @@ def play(scenario: Callable[[Rig], Awaitable[None]]) -> None:
 
     async def run() -> None:
         rig = Rig(loop)
+        await rig.start(rig.shared.tell_all)
         await scenario(rig)
         await rig.store.stop()
 
@@ -133,7 +134,6 @@ def on_a_clock_of_its_own(scenario: Callable[..., Awaitable[None]]) -> Callable[
 @pytest.mark.parametrize("state", ["killed", "stopped", "full"])
 @on_a_clock_of_its_own
 async def test_what_ends_while_the_store_fails_is_told_when_it_is_back(rig: Rig, state: str) -> None:
-    await rig.start()
     rig.see("t-1", "t-2")
     await asyncio.sleep(1)
     await rig.outage(state, lambda: rig.lose("t-1"), lambda: rig.shared.lost(KEY, None))
@@ -154,7 +154,6 @@ async def test_what_any_stranger_can_do_displaces_nothing_that_a_failing_store_m
             rig.sessions.observe(stranger, Observation(denied=f"never-{number}"))
             rig.sessions.drop_all(KEY._replace(session=b"stranger %d" % number))
 
-    await rig.start()
     rig.see("t-1")
     await asyncio.sleep(1)
     await rig.outage("killed", many)
@@ -176,6 +175,8 @@ async def test_too_much_at_once_while_all_is_told_is_told_again(rig: Rig) -> Non
             rig.store.add(KEY, [b"%d" % number for number in numbers])
         yield
 
+    await rig.store.stop()
+    rig.store = rig.store_at(SETTINGS)
     await rig.start(tell_all)
     await asyncio.sleep(BACK_S)
     assert rig.store.is_up
@@ -185,7 +186,6 @@ async def test_too_much_at_once_while_all_is_told_is_told_again(rig: Rig) -> Non
 
 @on_a_clock_of_its_own
 async def test_entries_in_use_are_kept_for_as_long_as_a_reload_says(rig: Rig) -> None:
-    await rig.start()
     rig.see("t-1")
     await asyncio.sleep(1)
     rig.store.serves({A: upstream("a")}, DAY_S, 2 * rig.index.idle_timeout)
@@ -196,7 +196,6 @@ async def test_entries_in_use_are_kept_for_as_long_as_a_reload_says(rig: Rig) ->
 
 @on_a_clock_of_its_own
 async def test_an_upstream_that_a_reload_has_taken_away_has_no_part_in_the_store(rig: Rig) -> None:
-    await rig.start()
     rig.see("t-1")
     rig.store.serves({ServerKey("renamed"): upstream("renamed")}, DAY_S, rig.index.idle_timeout)
     rig.see("t-2")
@@ -210,7 +209,6 @@ async def test_an_upstream_that_a_reload_has_taken_away_has_no_part_in_the_store
 
 @on_a_clock_of_its_own
 async def test_nobody_waits_for_a_store_that_answers_late_again_and_again(rig: Rig) -> None:
-    await rig.start()
     rig.redis.delay_s = 0.3
     waited = 0
     for _ in range(40):
@@ -244,7 +242,6 @@ async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> Non
         assert len(session.record.index.stale) == entries
         return select.call_count
 
-    await rig.start()
     few = await turns(rig, 1)
     assert await turns(rig, READ_AT_ONCE - 1) >= few + 5
 
@@ -252,7 +249,6 @@ async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> Non
 @on_a_clock_of_its_own
 async def test_others_get_their_turn_while_a_replica_learns_whose_tasks_are(rig: Rig) -> None:
     """An owner of 9,500 tasks took turns of 60 ms, and 57,000 commands."""
-    await rig.start()
     one, other = rig.own(), rig.own()
     owners, names = one.owners_of(ADA), [f"t-{number}" for number in range(1000)]
     for number, name in enumerate(names):
@@ -274,7 +270,6 @@ async def test_a_task_that_is_made_again_while_the_store_is_asked_is_its_last_ma
     rig: Rig, for_nobody: bool
 ) -> None:
     """The answer was of the time before: the earlier owner had the task again."""
-    await rig.start()
     far, here = rig.own(), rig.own()
     adas, eves = far.owners_of(ADA), far.owners_of(EVE)
     far.make(A, adas, Made("same", 60.0))
@@ -291,7 +286,6 @@ async def test_a_task_that_is_made_again_while_the_store_is_asked_is_its_last_ma
 @on_a_clock_of_its_own
 async def test_the_store_keeps_a_task_for_its_time_and_half_as_long_again(rig: Rig) -> None:
     """It kept each for two days: 42 MB for 26,500 tasks of a minute. No replica knows one for longer than the store."""
-    await rig.start()
     one, other, kept_s = rig.own(), rig.own(), 3720.0
     owners = one.owners_of(ADA)
     one.make(A, owners, Made("t-1", 60.0))
@@ -314,7 +308,6 @@ async def test_the_store_keeps_a_task_for_its_time_and_half_as_long_again(rig: R
 
 @on_a_clock_of_its_own
 async def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard(rig: Rig) -> None:
-    await rig.start()
     session = rig.session()
     rig.put(*map(there, ("t-1", "t-2", "t-3")))
     await rig.shared.catch_up(session)
@@ -326,7 +319,6 @@ async def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard(rig: Rig) 
 
 @on_a_clock_of_its_own
 async def test_a_value_that_comes_after_the_session_was_cleared_says_nothing(rig: Rig) -> None:
-    await rig.start()
     name = rig.store.name_of_value(KEY)
     assert name is not None
     rig.redis.values[name.encode()] = b'{"filtered_here":false,"methods":[]}'

@@ -13,12 +13,13 @@ BAD: Final = {
     "2-to-the-64-and-3": b"18446744073709551619", "2-to-the-64-less-1": b"18446744073709551615", "20-nines": b"9" * 20,
     "400-digits": b"3" * 400, "chunked": b"chunked",
 }  # fmt: skip
-_LINES: Final = {
+LINES: Final = {
     "twice-the-same": (b"Content-Length: 3", b"Content-Length: 3"),
     "twice-others": (b"Content-Length: 3", b"Content-Length: 4"),
     "twice-zero-first": (b"Content-Length: 0", b"Content-Length: 3"),
     "twice-in-other-case": (b"Content-Length: 3", b"CONTENT-LENGTH: 3"),
     "twice-one-empty": (b"Content-Length: 3", b"Content-Length:"),
+    "twice-one-bad": (b"Content-Length: 3", b"Content-Length: x"),
     "thrice": (b"Content-Length: 3",) * 3,
     "twice-far-apart": (b"Content-Length: 3", *(b"X-%d: a" % n for n in range(50)), b"Content-Length: 4"),
     "space-before-colon": (b"Content-Length : 3",),
@@ -29,7 +30,7 @@ _LENGTH: Final = b"Content-Length: 3"
 
 ROWS: Final[list[Request]] = [
     *(refused(name, get(b"Content-Length: " + v, method=b"POST", body=b"abc"), 400, 413) for name, v in BAD.items()),
-    *(refused(name, get(*lines, method=b"POST", body=b"abc")) for name, lines in _LINES.items()),
+    *(refused(name, get(*lines, method=b"POST", body=b"abc")) for name, lines in LINES.items()),
     *(
         passes(f"{way}-{name}", send(b"Content-Length:" + value, body=b"abc"), Seen(method, body=b"abc"))
         for way, (send, method) in WAYS.items()

@@ -6,7 +6,7 @@ from tests.attack.judge import NEVER_TRAILERS
 from tests.attack.requests.limits import FIELDS_MAX
 from tests.attack.rows import CHUNKED, WAYS, Outcome, Pairs, Request, Seen, passes, refused
 
-VALUES: Final = {
+_VALUES: Final = {
     b"connection": b"close", b"content-length": b"5", b"transfer-encoding": b"chunked", b"host": b"evil",
     b"authorization": b"Bearer stolen", b"upgrade": b"h2c", b"expect": b"100-continue",
 }  # fmt: skip
@@ -31,14 +31,18 @@ def with_trailers(*lines: bytes) -> bytes:
     return b"3\r\nabc\r\n" + b"\r\n".join([b"0", *lines, b"", b""])
 
 
+KEPT: Final[Pairs] = ((b"x-before", b"1"), (b"x-behind", b"2"))
+
+
+def around(name: bytes) -> bytes:
+    """A body in chunks with a trailer of that name between those that are KEPT."""
+    return with_trailers(b"X-Before: 1", name + b": " + _VALUES.get(name, b"x"), b"X-Behind: 2")
+
+
 def _never(way: str, name: bytes) -> Request:
     send, method = WAYS[way]
-    data = send(
-        CHUNKED,
-        b"Trailer: " + name,
-        body=with_trailers(b"X-Before: 1", name + b": " + VALUES.get(name, b"x"), b"X-Behind: 2"),
-    )
-    seen = Seen(method, body=b"abc", trailers=((b"x-before", b"1"), (b"x-behind", b"2")))
+    data = send(CHUNKED, b"Trailer: " + name, body=around(name))
+    seen = Seen(method, body=b"abc", trailers=KEPT)
     if name in _OBEYED:
         return refused(f"{way}-never-{name.decode()}", data, cut=way == "streamed")
     return passes(f"{way}-never-{name.decode()}", data, seen)
