@@ -182,7 +182,7 @@ class Pinger:
             await asyncio.sleep(max(0.0, began_at + PERIOD_S - perf_counter()))
         one.transport.close()
 
-    async def end(self) -> dict[str, Any]:
+    async def end(self, _: dict[str, Any]) -> dict[str, Any]:
         """Wait for the ping under way, and tell how long they took."""
         assert self._pinging is not None
         self._ending = True
@@ -214,7 +214,7 @@ class Holders:
             self._sending.append(asyncio.create_task(one.send(data)))
         return {}
 
-    async def release(self) -> dict[str, Any]:
+    async def release(self, _: dict[str, Any]) -> dict[str, Any]:
         """Leave them all."""
         cut = sum(one.is_cut or one.refused > 0 for one in self._connections)
         for sending in self._sending:
@@ -257,14 +257,12 @@ async def main() -> None:
         attacks.asked(command["number"])  # before anything is measured
         return {}
 
-    does = {"requests": requests, "one": one, "make": make}
-    does |= {"ping": pinger.begin, "hold": holders.hold, "fill": holders.fill}
-    ends = {"pinged": pinger.end, "release": holders.release}
+    does = {"requests": requests, "one": one, "make": make, "ping": pinger.begin, "pinged": pinger.end}
+    does |= {"hold": holders.hold, "fill": holders.fill, "release": holders.release}
 
     async def answer(command: dict[str, Any]) -> dict[str, Any]:
-        do = command["do"]
         try:
-            return await (ends[do]() if do in ends else does[do](command))
+            return await does[command["do"]](command)
         except (LoadFailed, OSError, TimeoutError, httptools.HttpParserError) as error:
             return {"failed": f"{type(error).__name__}: {error}"}
 
