@@ -9,7 +9,6 @@ it knows choices and not events. `reduced` takes seconds, and leaves none.
 
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -688,46 +687,30 @@ _RACING: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
 
 def reduced(history: History, fails: Callable[[History], bool]) -> History:
     """A smallest history that fails too: no event of it can be left out, no field set to its default."""
+
+    def tried(events: tuple[Event, ...] | None = None, **changes: Any) -> None:
+        nonlocal history
+        setting = sensible(replace(history.setting, **changes)) if changes else history.setting
+        made = History(setting, history.events if events is None else events)
+        if made != history and fails(made):
+            history = made
+
     while True:
         before, size = history, len(history.events)
         while size:
             for at in range(len(history.events), 0, -size):
-                fewer = replace(history, events=history.events[: max(0, at - size)] + history.events[at:])
-                history = fewer if fails(fewer) else history
+                tried(history.events[: max(0, at - size)] + history.events[at:])
             size //= 2
-        for simpler in _simpler(history):
-            if (made := simpler(history)) != history and fails(made):
-                history = made
+        for name in Setting.__struct_fields__:
+            tried(**{name: getattr(USUAL, name)})
+        for name in ("tasks", "delays"):
+            for at in range(len(getattr(history.setting, name))):
+                values = getattr(history.setting, name)
+                tried(**{name: values[:at] + values[at + 1 :]})
+        for at, event in enumerate(history.events):
+            plainer = [{name: getattr(type(event)(), name)} for name in event.__struct_fields__]
+            plainer += [{"ticks": ticks} for ticks in _TICKS if ticks < getattr(event, "ticks", 0)]
+            for changes in plainer:
+                tried((*history.events[:at], replace(history.events[at], **changes), *history.events[at + 1 :]))
         if history == before:
             return history
-
-
-_Step: TypeAlias = Callable[[History], History]
-
-
-def _simpler(history: History) -> Iterator[_Step]:
-    """Steps that each make one thing as plain as it can be."""
-    for name in Setting.__struct_fields__:
-        yield partial(_with_setting, name, getattr(USUAL, name))
-    for name in ("tasks", "delays"):
-        yield from (partial(_cut, name, at) for at in range(len(getattr(history.setting, name))))
-    for at, event in enumerate(history.events):
-        for name in event.__struct_fields__:
-            yield partial(_with_event, at, {name: getattr(type(event)(), name)})
-        yield from (
-            partial(_with_event, at, {"ticks": ticks}) for ticks in _TICKS if ticks < getattr(event, "ticks", 0)
-        )
-
-
-def _with_setting(name: str, value: Any, now: History) -> History:
-    changed: dict[str, Any] = {name: value}
-    return replace(now, setting=sensible(replace(now.setting, **changed)))
-
-
-def _cut(name: str, at: int, now: History) -> History:
-    values = getattr(now.setting, name)
-    return _with_setting(name, values[:at] + values[at + 1 :], now)
-
-
-def _with_event(at: int, changes: dict[str, Any], now: History) -> History:
-    return replace(now, events=(*now.events[:at], replace(now.events[at], **changes), *now.events[at + 1 :]))
