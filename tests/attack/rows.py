@@ -175,6 +175,10 @@ def ok(*fields: bytes, body: bytes = b"") -> bytes:
     return answer(b"HTTP/1.1 200 OK", *fields, body=body)
 
 
+POISON: Final = ok(b"Content-Length: 6", body=b"POISON")
+"""A whole response that nobody asked for."""
+
+
 def ask(message: object, session: str = "") -> Pieces:
     """A POST for the hostile answer that carries a message."""
     data = dumps(message)

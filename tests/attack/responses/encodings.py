@@ -4,11 +4,10 @@ import gzip
 import zlib
 from typing import Final
 
-from tests.attack.rows import BROKEN, CUT, Got, Pieces, Response, ask, asked, gives, ok
+from tests.attack.rows import BROKEN, CUT, JSON, Got, Pieces, Response, ask, asked, gives, ok
 from tests.relay.messages import call, dumps, initialized, result
 from tests.relay.wire import event
 
-_JSON: Final = b"Content-Type: application/json"
 _EVENTS: Final = b"Content-Type: text/event-stream"
 _PLAIN: Final = dumps(result(1, {"tasks": []}))
 _PACKED: Final = gzip.compress(_PLAIN, mtime=0)
@@ -48,7 +47,7 @@ def _body(kind: bytes, coding: bytes, body: bytes) -> bytes:
 
 ROWS: Final[list[Response]] = [
     *(
-        gives(f"{way}-{name}", _body(_JSON, coding, body), Got(200, body), ask=asks)
+        gives(f"{way}-{name}", _body(JSON, coding, body), Got(200, body), ask=asks)
         for way, asks in _ASKS.items()
         for name, (coding, body) in _BODIES.items()
         if way in ("initialize", "call") or name in ("gzip-that-is-none", "gzip-cut", "gzip-bomb")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import BROKEN, CUT, OK, Got, Pieces, Response, answer, ask, gives, ok, raw
+from tests.attack.rows import BROKEN, CUT, OK, POISON, Got, Pieces, Response, answer, ask, gives, ok, raw
 from tests.relay.messages import call
 
 _FIRSTS: Final = {
@@ -10,10 +10,9 @@ _FIRSTS: Final = {
     "chunked": ok(b"Transfer-Encoding: chunked", body=b"2\r\nok\r\n0\r\n\r\n"),
     "trailed": ok(b"Transfer-Encoding: chunked", body=b"2\r\nok\r\n0\r\nX: a\r\n\r\n"),
 }
-_POISON: Final = ok(b"Content-Length: 6", body=b"POISON")
 _BEHIND: Final = {
-    "a-response": _POISON, "three-responses": _POISON * 3, "half-a-response": _POISON[:-3],
-    "half-a-head": _POISON[:10], "garbage": b"POISON", "one-byte": b"P", "a-line-end": b"\r\n",
+    "a-response": POISON, "three-responses": POISON * 3, "half-a-response": POISON[:-3],
+    "half-a-head": POISON[:10], "garbage": b"POISON", "one-byte": b"P", "a-line-end": b"\r\n",
     "ten-line-ends": b"\r\n" * 10, "a-lf": b"\n", "a-nul": b"\0",
     "a-408": answer(b"HTTP/1.1 408 Request Timeout", b"Connection: close", b"Content-Length: 0"),
     "a-100": answer(b"HTTP/1.1 100 Continue"), "a-request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -31,25 +30,25 @@ ROWS: Final[list[Response]] = [
     ),
     *(gives(f"later-{name}", (_FIRSTS["length"], 0.002, data), OK) for name, data in _BEHIND.items()),
     *(
-        gives(f"at-once-behind-{name}", first + _POISON, OK, BROKEN, CUT, alone=True)
+        gives(f"at-once-behind-{name}", first + POISON, OK, BROKEN, CUT, alone=True)
         for name, first in list(_FIRSTS.items())[1:]
     ),
-    *(gives(f"later-behind-{name}", (first, 0.002, _POISON), OK) for name, first in list(_FIRSTS.items())[1:]),
-    *(gives(f"{gap * 1000:g}-ms-later", (_FIRSTS["length"], gap, _POISON), OK) for gap in (0.0005, 0.001, 0.003, 0.03)),
+    *(gives(f"later-behind-{name}", (first, 0.002, POISON), OK) for name, first in list(_FIRSTS.items())[1:]),
+    *(gives(f"{gap * 1000:g}-ms-later", (_FIRSTS["length"], gap, POISON), OK) for gap in (0.0005, 0.001, 0.003, 0.03)),
     gives(
         "behind-an-error",
-        answer(b"HTTP/1.1 404 No", b"Content-Length: 2", body=b"no") + _POISON,
+        answer(b"HTTP/1.1 404 No", b"Content-Length: 2", body=b"no") + POISON,
         Got(404, b"no"),
         BROKEN,
         CUT,
     ),
-    gives("behind-a-post", (_FIRSTS["length"], 0.002, _POISON), OK, ask=ask(call("tools/call"))),
-    gives("and-the-end", (_FIRSTS["length"], 0.002, _POISON), OK, then="fin"),
-    gives("and-a-reset", (_FIRSTS["length"], 0.002, _POISON), OK, then="rst"),
+    gives("behind-a-post", (_FIRSTS["length"], 0.002, POISON), OK, ask=ask(call("tools/call"))),
+    gives("and-the-end", (_FIRSTS["length"], 0.002, POISON), OK, then="fin"),
+    gives("and-a-reset", (_FIRSTS["length"], 0.002, POISON), OK, then="rst"),
     gives("only-the-end", _FIRSTS["length"], OK, then="fin"),
     gives("only-a-reset", (_FIRSTS["length"], 0.002), OK, then="rst"),
     gives("early", _FIRSTS["length"], OK, ask=_LATER, early=True),
-    gives("early-and-another", (_FIRSTS["length"], 0.02, _POISON), OK, ask=_LATER, early=True),
+    gives("early-and-another", (_FIRSTS["length"], 0.02, POISON), OK, ask=_LATER, early=True),
     gives("early-chunked", _FIRSTS["chunked"], OK, ask=_LATER_CHUNKED, early=True),
     gives(
         "early-413-and-the-end",

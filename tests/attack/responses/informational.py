@@ -3,11 +3,10 @@
 from typing import Final
 
 from tests.attack.requests.limits import FIELDS_MAX
-from tests.attack.rows import BROKEN, CUT, OK, Got, Response, answer, ask, asked, gives, ok, raw
+from tests.attack.rows import BROKEN, CUT, OK, POISON, Got, Response, answer, ask, asked, gives, ok, raw
 from tests.relay.messages import call
 
 _FINAL: Final = ok(b"Content-Length: 2", body=b"ok")
-_POISON: Final = ok(b"Content-Length: 6", body=b"POISON")
 
 
 def _hint(status: int = 103, *fields: bytes, body: bytes = b"") -> bytes:
@@ -52,7 +51,7 @@ ROWS: Final[list[Response]] = [
     gives("behind-the-final-one", _FINAL + _hint(), OK, BROKEN, CUT),
     gives("later-behind-the-final-one", (_FINAL, 0.003, _hint()), OK),
     gives("later-100-behind-the-final-one", (_FINAL, 0.003, _hint(100)), OK),
-    gives("and-another-final-one", _hint() + _FINAL + _POISON, OK, BROKEN, CUT),
+    gives("and-another-final-one", _hint() + _FINAL + POISON, OK, BROKEN, CUT),
     gives("to-1.0", _hint() + _FINAL, Got(200, b"ok", before=()), ask=_OLD),
     gives("to-head", _hint() + ok(b"Content-Length: 2"), Got(200, b"", before=(103,)), ask=asked(b"HEAD")),
     gives("to-a-post", _hint() + _FINAL, Got(200, b"ok", before=(103,)), ask=ask(call("tools/call"))),

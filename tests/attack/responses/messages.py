@@ -3,11 +3,10 @@
 import gzip
 from typing import Final
 
-from tests.attack.rows import Got, Pieces, Response, answer, ask, gives, ok
+from tests.attack.rows import JSON, Got, Pieces, Response, answer, ask, gives, ok
 from tests.relay.messages import call, dumps, fault, filtered, initialized, notification, page, result, task
 from tests.relay.wire import chunked, event
 
-_JSON: Final = b"Content-Type: application/json"
 _STREAM: Final = (b"Content-Type: text/event-stream", b"Transfer-Encoding: chunked")
 _BODIES: Final = {
     "empty": b"",
@@ -72,7 +71,7 @@ _BROKEN: Final = Got(200, error=True)  # a status from 400 up would end the sess
 
 
 def _body(body: bytes) -> bytes:
-    return ok(_JSON, b"Content-Length: %d" % len(body), body=body)
+    return ok(JSON, b"Content-Length: %d" % len(body), body=body)
 
 
 def _filtered(name: str, sent: bytes, *may: Got, then: str = "open") -> Response:
@@ -95,8 +94,8 @@ ROWS: Final[list[Response]] = [
     _filtered("gzip", ok(_JSON, b"Content-Encoding: gzip", body=_PACKED), _BROKEN, then="fin"),
     _filtered("204", answer(b"HTTP/1.1 204 None"), _BROKEN),
     _filtered("202", answer(b"HTTP/1.1 202 Accepted", b"Content-Length: 0"), _BROKEN),
-    _filtered("cut", ok(_JSON, b"Content-Length: 99", body=b"{"), _BROKEN, then="fin"),
-    _filtered("bad-chunk", ok(_JSON, b"Transfer-Encoding: chunked", body=b"x\r\n"), _BROKEN),
+    _filtered("cut", ok(JSON, b"Content-Length: 99", body=b"{"), _BROKEN, then="fin"),
+    _filtered("bad-chunk", ok(JSON, b"Transfer-Encoding: chunked", body=b"x\r\n"), _BROKEN),
     _filtered("no-http", b"garbage\r\n\r\n", _BROKEN),
     _filtered("extra", _body(dumps(result(1, page([task("a")])))) * 2, Got(200), _BROKEN),
 ]
