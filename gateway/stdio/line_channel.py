@@ -28,7 +28,7 @@ ANSWERED_MAX: Final = 100  # whose answer may come once more
 CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first
 
 
-class StdioCaller:
+class StdioChannel:
     """The channel for requests in the client's name, whose ids the client has not out."""
 
     def __init__(self, outlet: Outlet, unanswered: "Unanswered") -> None:
@@ -100,7 +100,7 @@ class StdioCaller:
 class StdioReply:
     """The way back of one answer of the gateway's own (`Reply`). `reservation` holds its request too."""
 
-    caller: StdioCaller
+    caller: StdioChannel
     outlet: Outlet
     reservation: Reservation
     request_bytes: int
@@ -108,7 +108,7 @@ class StdioReply:
     error_code: int | None = None  # of the error that was sent for an answer
     _ended: bool = False
 
-    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> StdioCaller:
+    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> StdioChannel:
         """The way to the server. `on_message` gets nothing: all other lines of the server pass as ever."""
         return self.caller
 

@@ -29,7 +29,7 @@ from gateway.query.cursor import Position
 from gateway.query.list_request import ListRequest
 from gateway.refresh.query_answer import PASSES, Answerer, Passes
 from gateway.stdio.child_process import Child, Streams
-from gateway.stdio.line_channel import UNANSWERED_MAX, Passed, StdioCaller, StdioReply, Unanswered
+from gateway.stdio.line_channel import UNANSWERED_MAX, Passed, StdioChannel, StdioReply, Unanswered
 from gateway.stdio.line_splitter import SIGHT_BYTES, Line, LineParser, Sight
 from gateway.stdio.standard_streams import Outlet, PipeSource
 from gateway.tasks.exchange_observer import PLAIN, UNMATCHED, Intercepted, Pending, begin
@@ -63,7 +63,7 @@ class StdioProxy:
         self.sessions = Sessions(config.index, self._clock)
         self.sessions.lives = self._counts.lives
         self._unanswered = Unanswered()
-        self._caller = StdioCaller(server, self._unanswered)
+        self._caller = StdioChannel(server, self._unanswered)
         self._answerer = Answerer(self.sessions, config.index, self._counts)
         self._answering: set[asyncio.Task[None]] = set()
 

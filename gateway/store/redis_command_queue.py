@@ -1,8 +1,8 @@
 """What waits for the store: values, entries and questions; and the commands that carry them.
 
 In: what is to be written, by the names of its keys, and questions. Out: one batch of commands, and the answers to those
-who asked. Always: a batch is in order, its questions last. Each question gets an answer, None if the store has none.
-Keys expire.
+who asked. Always: a batch is in order: what is forgotten, then values, then entries, then questions. Each question gets
+an answer, None if the store has none. Keys expire.
 
 An entry is a member of a sorted set; its score is its place. Places only grow, also where a set was forgotten: they are
 the store's own time, or one more than the last place. The names of keys are ours alone: a write replaces what has
@@ -19,7 +19,6 @@ READ_AT_ONCE: Final = 2000  # entries
 _BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half
 _PLACE_MAX: Final = 2**53  # microseconds since 1970, until 2255; who else writes there may have infinity
 REPLACED: Final = b"REPLACED"
-_ADD_FIXED: Final = 6  # arguments of a write beside the name of its key and its entries
 
 # Of the arguments three are numbers: milliseconds until the key may expire, how many entries it may have, how many of
 # the entries that follow are to be taken out. The others are added, unless they are there. A full store refuses an
@@ -78,12 +77,6 @@ return table.concat(lines, '\\n')
 Command: TypeAlias = tuple[Any, ...]
 
 
-def adding(name: str, new: Iterable[bytes], old: Iterable[bytes], kept_ms: int, most: int) -> Command:
-    """The write that takes entries out, then adds others. The key is in use: it is kept for so long at least."""
-    old = list(old)
-    return ("EVAL", _ADD, 1, name, kept_ms, most, len(old), *old, *new)
-
-
 class Read(NamedTuple):
     """What a store has of a session."""
 
@@ -111,27 +104,73 @@ def asking_lasts(sets: Collection[str], entries: Iterable[bytes], others: Collec
     return ("EVAL", _LASTS, len(sets) + len(others), *sets, *others, *entries)
 
 
+class Ending(NamedTuple):
+    """Entries that replace others; without `new`, the name is forgotten. `tell_all` does not tell it again."""
+
+    name: str
+    new: tuple[bytes, ...] = ()
+    old: tuple[bytes, ...] = ()
+    kept_ms: int = 0
+    most: int = 0
+
+
+class _Set:
+    """What is to be done to the entries of one key."""
+
+    def __init__(self) -> None:
+        self.old, self.new = set[bytes](), dict[bytes, None]()  # in order
+        self.kept_ms = self.most = 0
+
+    def add(self, new: Collection[bytes], old: Collection[bytes]) -> int:
+        """Returns how many more entries wait, and one for the key."""
+        before = len(self.new) + len(self.old)
+        for entry in old:
+            self.new.pop(entry, None)
+        self.old.update(old)
+        self.new.update(dict.fromkeys(new))
+        return len(self.new) + len(self.old) - before + 1
+
+
 class Batch:
     def __init__(self) -> None:
-        self.size = 0  # keys, and their entries
-        self._writes: dict[Command, bool] = {}  # in order; whether `tell_all` does not tell it again
+        self.size = 0  # values and entries
+        self._ends: dict[Ending, None] = {}  # in order
+        self._dropped: set[str] = set()
+        self._values: dict[str, bytes] = {}
+        self._sets: dict[str, _Set] = {}
         self._asked: dict[Command, asyncio.Future[Any]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._writes or self._asked)
+        return bool(self._dropped or self._values or self._sets or self._asked)
 
-    def write(self, command: Command, owed: bool = False) -> None:
-        """A command goes out behind those that wait. An equal one is needless: what was written last counts."""
-        if command not in self._writes:
-            self.size += max(1, len(command) - _ADD_FIXED)
-        self._writes[command] = self._writes.pop(command, False) or owed
+    def put(self, name: str, value: bytes) -> None:
+        self.size += name not in self._values
+        self._values[name] = value
 
-    def forget_writes(self) -> list[Command]:
+    def add(self, name: str, new: Collection[bytes], old: Collection[bytes], kept_ms: int, most: int) -> None:
+        """Entries are to be taken out, then others to be added. The key is in use: it is kept for so long at least."""
+        entries = self._sets.setdefault(name, _Set())
+        self.size += entries.add(new, old)
+        entries.kept_ms, entries.most = max(entries.kept_ms, kept_ms), most
+
+    def end(self, end: Ending) -> None:
+        """Entries are to be replaced, or all is to be forgotten under a name."""
+        self._ends[end] = None
+        if end.new:
+            self.add(end.name, end.new, end.old, end.kept_ms, end.most)
+            return
+        self._values.pop(end.name, None)
+        self._sets.pop(end.name, None)
+        self.size += end.name not in self._dropped
+        self._dropped.add(end.name)
+
+    def forget_writes(self) -> list[Ending]:
         """Nothing is to be written. Returns what `tell_all` does not tell again."""
-        owed = [command for command, is_owed in self._writes.items() if is_owed]
-        self._writes.clear()
+        ends = list(self._ends)
+        for waiting in (self._ends, self._dropped, self._values, self._sets):
+            waiting.clear()
         self.size = 0
-        return owed
+        return ends
 
     def ask(self, question: Command) -> "asyncio.Future[Any]":
         """The answer will be the result: lines, or None. Those who ask the same get one answer."""
@@ -139,8 +178,13 @@ class Batch:
             self._asked[question] = asyncio.get_running_loop().create_future()
         return self._asked[question]
 
-    def commands(self) -> list[Command]:
-        return [*self._writes, *self._asked]
+    def commands(self, value_ms: int) -> list[Command]:
+        found: list[Command] = [("UNLINK", *self._dropped)] if self._dropped else []
+        found += [("SET", name, value, "PX", value_ms) for name, value in self._values.items()]
+        for name, entries in self._sets.items():
+            numbers = entries.kept_ms, entries.most, len(entries.old)
+            found.append(("EVAL", _ADD, 1, name, *numbers, *entries.old, *entries.new))
+        return [*found, *self._asked]
 
     def answer(self, results: list[Any]) -> None:
         """Answer the questions from the results of all commands."""

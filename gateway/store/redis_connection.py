@@ -23,7 +23,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AskError, ClusterDownError, ResponseError
 
 from gateway import config
-from gateway.store.redis_command_queue import REPLACED, Batch, Command, is_of_replica
+from gateway.store.redis_command_queue import REPLACED, Batch, Command, Ending, is_of_replica
 
 log = logging.getLogger("taskgate.store")
 
@@ -116,7 +116,7 @@ class Pipeline:
         self._url = settings.url
         self.value_ms = self.entries_ms = 0  # how long the value and the entries of an unused session are kept
         self._failed = failed
-        self._owed: tuple[dict[Command, None], ...] = {}, {}  # names that are forgotten; entries that replace others
+        self._owed: tuple[dict[Ending, None], ...] = {}, {}  # names that are forgotten; entries that replace others
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -152,15 +152,15 @@ class Pipeline:
         """What waits goes out as soon as the batch under way is back."""
         self._wake.set()
 
-    def _owe(self, writes: Iterable[Command]) -> None:
-        """What was to be written is lost. Everything is told again, and these before it; of too many the newest.
+    def _owe(self, ends: Iterable[Ending]) -> None:
+        """What was to be written is lost. Everything is told again, and these ends before it; of too many the newest.
 
         Any stranger can end sessions of his own, again and again. So names that are forgotten displace no others.
         """
         self._lacks = True
-        for write in writes:
-            kept = self._owed[write[0] != "UNLINK"]
-            kept[write] = None
+        for end in ends:
+            kept = self._owed[bool(end.new)]
+            kept[end] = None
             if len(kept) > _OWED_MAX:
                 del kept[next(iter(kept))]
 
@@ -231,8 +231,8 @@ class Pipeline:
             if self.state is not StoreState.SLOW:
                 self._become(StoreState.TELLING)
             for kept in self._owed:
-                for write in kept:
-                    self.waiting.write(write, owed=True)
+                for end in kept:
+                    self.waiting.end(end)
                 kept.clear()
         while self._telling is not None and self.waiting.size < _TOGETHER:
             if next(self._telling, _END) is _END:
@@ -255,7 +255,7 @@ class Pipeline:
             self._lingering = None
         marks = self._mark is None and self.state is not StoreState.REFUSED
         commands: list[Command] = [("SET", _MARK, uuid4().hex, "NX")] if marks else []
-        commands += batch.commands()
+        commands += batch.commands(self.value_ms)
         commands.append(("GETRANGE", _MARK, 0, _MARK_BYTES - 1))
         refused: list[ResponseError] | None = None
         self._out_since = self._loop.time()
@@ -268,7 +268,7 @@ class Pipeline:
             errors = [result for result in results if isinstance(result, ResponseError)]
             wrong = [error for error in errors if error is results[-1] and "WRONGTYPE" in str(error)]
             if wrong or REPLACED in results:
-                self.waiting.write(("UNLINK", _MARK), owed=True)  # so all replicas tell everything again
+                self.waiting.end(Ending(_MARK))  # so all replicas tell everything again
             refused = [error for error in errors if error not in wrong]
             if demoted := [error for error in errors if is_of_replica(error)]:
                 raise ConnectionError(f"it is a replica, no longer the primary: {demoted[0]}")

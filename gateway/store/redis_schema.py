@@ -20,7 +20,7 @@ from gateway import config
 from gateway.caller_identity import Key, ServerKey
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import to_encode
-from gateway.store.redis_command_queue import Command, Read, adding, asking_lasts, read_in, reading
+from gateway.store.redis_command_queue import Command, Ending, Read, asking_lasts, read_in, reading
 from gateway.store.redis_connection import Pipeline, StoreState
 from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.reconciliation import MARKED_ID_CHARS_MAX
@@ -117,7 +117,8 @@ class RedisStore(Pipeline):
     def put(self, key: Key, server: bytes) -> None:
         """Keep the value of a session. The identity does not count."""
         if (name := self.name_of_value(key)) is not None:
-            self._write(("SET", name, server, "PX", self.value_ms))
+            self.waiting.put(name, server)
+            self.soon()
 
     def add(
         self,
@@ -133,16 +134,18 @@ class RedisStore(Pipeline):
         They are kept for `kept_s` at least, or as those of a session.
         """
         if (name := self.name_of_entries(key)) is not None:
-            self._write(adding(name, new, old, int(kept_s * 1000) or self.entries_ms, most), owed)
+            kept_ms = int(kept_s * 1000) or self.entries_ms
+            if owed:
+                self.waiting.end(Ending(name, tuple(new), tuple(old), kept_ms, most))
+            else:
+                self.waiting.add(name, list(new), list(old), kept_ms, most)
+            self.soon()
 
     def drop(self, key: Key) -> None:
         """Forget the value of a session, for every identity, and all entries."""
         for name in filter(None, (self.name_of_value(key), self.name_of_entries(key))):
-            self._write(("UNLINK", name), owed=True)
-
-    def _write(self, command: Command, owed: bool = False) -> None:
-        self.waiting.write(command, owed)
-        self.soon()
+            self.waiting.end(Ending(name))
+            self.soon()
 
     async def lasts(self, sets: Iterable[Key], entries: Iterable[bytes], others: Iterable[Key]) -> list[bytes] | None:
         """As of `asking_lasts`, in lines; None if the store does not say it within `timeout`."""

@@ -34,6 +34,7 @@ UNLIMITED: Final = float("inf")
 _PAGES_KEPT_MAX: Final = 4
 _PAGE_BYTES: Final = 600  # of a kept page beside its places for tasks
 
+_AT: Final = attrgetter("created"), attrgetter("updated")
 _Each = TypeVar("_Each")
 _GroupKey: TypeAlias = tuple[str, str | None]  # a status and a method
 
@@ -57,7 +58,7 @@ def first(position: Position, tasks: list[TaskEntry], count: int) -> list[TaskEn
 
 
 class Sorted:
-    """Tasks in one order. `least` and `most`: how far their instants lie behind those of the other order."""
+    """Tasks in one order. `least` and `most`: how far behind the others' the instants of all that were here lie."""
 
     __slots__ = ("_at", "_at_other", "_is_created", "cost", "least", "most", "place", "tasks")
 
@@ -65,8 +66,7 @@ class Sorted:
         self.tasks: list[TaskEntry] = []
         self._is_created = by == "createdAt"
         self.cost = 1 if self._is_created else _SCATTERED
-        ats = attrgetter("created"), attrgetter("updated")
-        (self._at, self._at_other), self.place = ats if self._is_created else ats[::-1], PLACE[by]
+        (self._at, self._at_other), self.place = _AT if self._is_created else _AT[::-1], PLACE[by]
         self.least, self.most = -UNKNOWN, UNKNOWN
 
     def add(self, task: TaskEntry) -> None:

@@ -91,7 +91,7 @@ ROWS: Final[list[Response]] = [
     _filtered("401", answer(b"HTTP/1.1 401 No", b"Content-Length: 2", body=b"no"), Got(401, b"no")),
     _filtered("stream-without-an-answer", ok(*_STREAM, body=chunked(event(notification("x")))), _BROKEN),
     _filtered("stream-of-nothing", ok(*_STREAM, body=chunked()), _BROKEN),
-    _filtered("gzip", ok(_JSON, b"Content-Encoding: gzip", body=_PACKED), _BROKEN, then="fin"),
+    _filtered("gzip", ok(JSON, b"Content-Encoding: gzip", body=_PACKED), _BROKEN, then="fin"),
     _filtered("204", answer(b"HTTP/1.1 204 None"), _BROKEN),
     _filtered("202", answer(b"HTTP/1.1 202 Accepted", b"Content-Length: 0"), _BROKEN),
     _filtered("cut", ok(JSON, b"Content-Length: 99", body=b"{"), _BROKEN, then="fin"),
