@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager
 
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
-from mcp.server.auth.provider import AuthorizationParams, ProviderTokenVerifier, construct_redirect_uri
+from mcp.server.auth.provider import AuthorizationParams, construct_redirect_uri
 from mcp.server.auth.routes import create_auth_routes, create_protected_resource_routes
 from mcp.server.auth.settings import ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull
@@ -46,12 +46,8 @@ ENDPOINTS = {"authorization": "authorize", "token": "token", "registration": "re
 class Named(Authority):
     """Says who it is where it sends the user back."""
 
-    def __init__(self, issuer: str) -> None:
-        super().__init__()
-        self._issuer = issuer
-
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
-        return construct_redirect_uri(await super().authorize(client, params), iss=self._issuer)
+        return construct_redirect_uri(await super().authorize(client, params), iss=str(self.base_url))
 
 
 def resource_of(origin: str, authority: str, path: str = "/mcp") -> list[BaseRoute]:
@@ -95,7 +91,7 @@ def application(kind: str, port: int, first_port: int) -> Starlette:
     if kind == "mounted":
         return Starlette(routes=[Mount("/mcp", endpoint)], lifespan=lifespan)
     origin = f"http://{'localhost' if kind == 'localhost' else '127.0.0.1'}:{port}"
-    provider = Named(f"{origin}/") if kind == "openid" else Authority()
+    provider = (Named if kind == "openid" else Authority)(f"{origin}/")
     authority, metadata = origin, f"{origin}/.well-known/oauth-protected-resource/mcp"
     resource = resource_of(origin, authority)
     if kind == "openid":
@@ -104,7 +100,7 @@ def application(kind: str, port: int, first_port: int) -> Starlette:
         routes, resource = [], resource_of(origin, f"http://127.0.0.1:{first_port + ALL.index('openid')}")
     else:
         routes = authority_of(provider, origin)
-    middleware = [Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(ProviderTokenVerifier(provider)))]
+    middleware = [Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(provider))]
     if kind == "login":
         quiet = Mount("/quiet", RequireAuthMiddleware(tasks, [SCOPE]))
         routes += [quiet, *resource_of(origin, authority, "/quiet/mcp")]
