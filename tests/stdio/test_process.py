@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
+from tests.bench.proc import peak_bytes
 from tests.launch import COMMAND, ROOT, held_port, is_ready, listening, piped, port_of
 from tests.stdio.harness import call
 from tests.stdio.process import WAIT_S, closing, gateway, ran, talking, with_admin
@@ -287,13 +288,6 @@ def test_a_line_of_any_size_costs_no_memory() -> None:
             received += len(os.read(talk.stdout.fileno(), 1 << 20))
         writing.join()
         assert peak_bytes(talk.process.pid) - before < 24_000_000
-
-
-def peak_bytes(pid: int) -> int:
-    """The largest resident set so far."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def test_standard_streams_may_be_files(tmp_path: Path) -> None:
