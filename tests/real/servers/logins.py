@@ -18,13 +18,13 @@ Each is a Python SDK server with tasks, on a port of its own from `--port` on, i
 import argparse
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
-from mcp.server.auth.provider import AuthorizationParams, construct_redirect_uri
+from mcp.server.auth.provider import OAuthAuthorizationServerProvider
 from mcp.server.auth.routes import create_auth_routes, create_protected_resource_routes
 from mcp.server.auth.settings import ClientRegistrationOptions
-from mcp.shared.auth import OAuthClientInformationFull
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -35,31 +35,25 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from tests.real.servers import python_sdk
-from tests.real.servers.login import SCOPE, Authority
+from tests.real.servers.login import SCOPE
 
 KINDS = ("mounted", "openid", "elsewhere", "own-path", "localhost")
 ALL = ("login", *KINDS)
+Provider = OAuthAuthorizationServerProvider[Any, Any, Any]
 OWN_PATH = "/about/tasks.json"
 ENDPOINTS = {"authorization": "authorize", "token": "token", "registration": "register"}
-
-
-class Named(Authority):
-    """Says who it is where it sends the user back."""
-
-    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
-        return construct_redirect_uri(await super().authorize(client, params), iss=str(self.base_url))
 
 
 def resource_of(origin: str, authority: str, path: str = "/mcp") -> list[BaseRoute]:
     return list(create_protected_resource_routes(AnyHttpUrl(f"{origin}{path}"), [AnyHttpUrl(authority)], [SCOPE]))
 
 
-def authority_of(provider: Authority, origin: str) -> list[BaseRoute]:
+def authority_of(provider: Provider, origin: str) -> list[BaseRoute]:
     registration = ClientRegistrationOptions(enabled=True, valid_scopes=[SCOPE], default_scopes=[SCOPE])
     return list(create_auth_routes(provider, AnyHttpUrl(origin), client_registration_options=registration))
 
 
-def openid_of(provider: Authority, origin: str) -> list[BaseRoute]:
+def openid_of(provider: Provider, origin: str) -> list[BaseRoute]:
     async def discovery(_: Request) -> JSONResponse:
         return JSONResponse(
             {
@@ -82,6 +76,8 @@ def openid_of(provider: Authority, origin: str) -> list[BaseRoute]:
 
 
 def application(kind: str, port: int, first_port: int) -> Starlette:
+    from tests.real.servers.authority import Authority, Named  # tests import this module for its names
+
     tasks = python_sdk.application(python_sdk.parser().parse_args(["--port", "0", "--json"]))
     [endpoint] = [route.endpoint for route in tasks.routes if isinstance(route, Route) and route.path == "/mcp"]
 
@@ -109,7 +105,7 @@ def application(kind: str, port: int, first_port: int) -> Starlette:
         metadata = f"{origin}{OWN_PATH}"
         resource = [Route(OWN_PATH, route.endpoint) for route in resource if isinstance(route, Route)]
     guarded = RequireAuthMiddleware(endpoint, [SCOPE], AnyHttpUrl(metadata))
-    here = Mount("/mcp", guarded) if kind == "localhost" else Route("/mcp", python_sdk.Endpoint(guarded))
+    here = Mount("/mcp", guarded) if kind == "localhost" else Route("/mcp", guarded)
     return Starlette(routes=[*routes, *resource, here], middleware=middleware, lifespan=lifespan)
 
 

@@ -24,14 +24,13 @@ import uvicorn
 from anyio.abc import TaskGroup
 from mcp import types
 from mcp.server.experimental.task_context import ServerTaskContext
+from mcp.server.fastmcp.server import StreamableHTTPASGIApp
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.experimental.tasks.helpers import is_terminal
 from starlette.applications import Starlette
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOOLS = [
     types.Tool(
@@ -103,23 +102,6 @@ class Work:
             await anyio.sleep_forever()
 
 
-class Events(EventStore):
-    def __init__(self) -> None:
-        self._events: list[tuple[StreamId, types.JSONRPCMessage | None]] = []
-
-    async def store_event(self, stream_id: StreamId, message: types.JSONRPCMessage | None) -> EventId:
-        self._events.append((stream_id, message))
-        return str(len(self._events) - 1)
-
-    async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
-        first = int(last_event_id)
-        stream = self._events[first][0]
-        for number, (stream_id, message) in enumerate(self._events):
-            if number > first and stream_id == stream and message is not None:
-                await send_callback(EventMessage(message, str(number)))
-        return stream
-
-
 def polling(server: Server[object], handler: Handler) -> Handler:
     """The handler, its answer to be fetched: the stream of the request ends before there is one."""
 
@@ -161,14 +143,13 @@ async def over_stdio() -> None:
 def application(options: argparse.Namespace) -> Starlette:
     server = with_tasks()
     list_tasks = server.request_handlers[types.ListTasksRequest]
+    events, retry_ms = None, None
     if options.polling:
-        server.request_handlers[types.ListTasksRequest] = polling(server, list_tasks)
-    events = Events() if options.polling else None
-    retry_ms = RETRY_MS if events else None
-    manager = StreamableHTTPSessionManager(server, events, options.json, options.stateless, retry_interval=retry_ms)
+        from fastmcp.server.event_store import EventStore  # two seconds, and nothing else needs it
 
-    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-        await manager.handle_request(scope, receive, send)
+        server.request_handlers[types.ListTasksRequest] = polling(server, list_tasks)
+        events, retry_ms = EventStore(), RETRY_MS
+    manager = StreamableHTTPSessionManager(server, events, options.json, options.stateless, retry_interval=retry_ms)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -177,17 +158,7 @@ def application(options: argparse.Namespace) -> Starlette:
             yield
             group.cancel_scope.cancel()
 
-    return Starlette(routes=[Route("/mcp", Endpoint(handle))], lifespan=lifespan)
-
-
-class Endpoint:
-    """An ASGI application that Starlette's Route takes for one: it wraps plain functions."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
+    return Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp(manager))], lifespan=lifespan)
 
 
 def parser() -> argparse.ArgumentParser:
