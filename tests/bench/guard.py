@@ -1,6 +1,6 @@
 """What each kind of relayed traffic costs: in this tree against a commit, and beside what is known of others.
 
-Section `guard`: the commit's tree is checked out into a temporary folder; one more gateway has all guards on.
+Section `guard`: the commit's tree is checked out into a temporary folder.
 Section `known` (DESIGN 7.9): five gateways of this tree know something first, of other callers than the traffic's.
 
 How: all gateways of a section run on the same core, and are measured in turn with each kind of traffic.py, in short
@@ -29,10 +29,6 @@ from tests.upstream import length_of
 
 LIMIT: Final = 1.10  # times the CPU of the base
 ROUNDS_MIN: Final = 9
-ALL_OFF: Final[dict[str, Any]] = {"metrics": {"tasks": False}}
-ALL_ON: Final[dict[str, Any]] = {
-    "guards": {"own_tasks": True, "task_operations_per_second": 100_000, "task_operations_burst": 1_000_000}
-}
 CONNECTIONS: Final = 50  # that tell of others: each may add 50 heads
 KNOWING: Final[dict[str, Any]] = {"index": {"sessions_max": 20_000}}
 KINDS: Final = tuple(kind for kind in traffic.KINDS if kind.varies and len(kind.methods) == 1)  # beside what is known
@@ -64,22 +60,13 @@ async def run(options: Options) -> list[Table]:
     async with rig(child("world")) as (stack, upstream, load):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="taskgate-guard-")))
         await asyncio.to_thread(check_out, options.against, folder)
-        ways = [
-            await _way(stack, name, upstream.url, keys, tree)
-            for name, tree, keys in (
-                (options.against, folder, None),
-                ("this tree", ROOT, None),
-                ("all off", ROOT, ALL_OFF),
-                ("all on", ROOT, ALL_ON),
-            )
-        ]
-        await in_rounds("guard", rounds, ways, *(partial(measure_kind, load, kind) for kind in traffic.KINDS))
-    before, now, off, on = ways
-    guarded = _compared(f"with all guards, against none and no metrics of tasks, {rounds} rounds", off, on)
-    table = _compared(f"against {before.name}", before, now)
+        before = await _way(stack, options.against, upstream.url, tree=folder)
+        now = await _way(stack, "this tree", upstream.url)
+        await in_rounds("guard", rounds, [before, now], *(partial(measure_kind, load, kind) for kind in traffic.KINDS))
+    table = _compared(before, now)
     table.notes.append(f"median of {rounds} rounds; ratios are taken within a round; allowed: under {LIMIT}")
     _judge(table, traffic.KINDS, before, [now])
-    return [table, guarded]
+    return [table]
 
 
 async def run_known(options: Options) -> list[Table]:
@@ -111,7 +98,9 @@ async def run_known(options: Options) -> list[Table]:
     return [table]
 
 
-async def _way(stack: AsyncExitStack, name: str, upstream: str, keys: dict[str, Any] | None, tree: Path = ROOT) -> Way:
+async def _way(
+    stack: AsyncExitStack, name: str, upstream: str, keys: dict[str, Any] | None = None, tree: Path = ROOT
+) -> Way:
     """The way through a gateway that has been asked to make the tasks of all kinds: they are the callers' own."""
     served = await stack.enter_async_context(gateway(upstream, keys, tree))
     await _answered(served.url, traffic.makings(served.url))
@@ -153,8 +142,8 @@ def _judge(table: Table, kinds: Iterable[Kind], base: Way, others: Sequence[Way]
         raise BenchFailed("\n".join([*table.lines(), f"more CPU than {base.name}: {'; '.join(worse)}"]))
 
 
-def _compared(what: str, before: Way, now: Way) -> Table:
-    title = f"CPU time of the gateway for a message, us, {traffic.CONNECTIONS} connections, {what}"
+def _compared(before: Way, now: Way) -> Table:
+    title = f"CPU time of the gateway for a message, us, {traffic.CONNECTIONS} connections, against {before.name}"
     columns = [Column(before.name, 1), Column(now.name, 1), Column("ratio", 3), Column("spread of ratios %", 1)]
     table = Table(title, "kind", columns)
     for kind in traffic.KINDS:
