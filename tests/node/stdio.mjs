@@ -1,4 +1,4 @@
-// A client of the TypeScript SDK, 1.x, with servers on stdio: what it says stands in tests/real/clients/over_stdio.py.
+// A client of the TypeScript SDK, 1.x, with servers on stdio: what it says stands in tests/real/test_stdio.py.
 //
 // node stdio.mjs JOB...
 //
