@@ -159,14 +159,6 @@ def test_of_a_page_of_any_size_every_task_is_told_or_all_are_in_doubt(count: int
     assert said.startswith("doubt") or said == ", ".join([*(f"{number} shown" for number in range(count)), "serves"])
 
 
-def test_only_the_capability_goes_into_initialize() -> None:
-    data = result(CAPABLE)
-    heard = INITIALIZE.read(data, jsonrpc.parse(data))
-    at = next(i for i, (one, other) in enumerate(zip(heard.seen, data, strict=False)) if one != other)
-    assert data.startswith(heard.seen[:at]) and data.endswith(heard.seen[at - len(data) :])
-    assert heard.server is not None and heard.server.methods == ("tools/call",)
-
-
 @pytest.mark.parametrize("pending", [CALL, NOT_READ, UNMATCHED, RESUMED, GET, OTHER, INITIALIZE])
 def test_what_cannot_be_read_is_a_doubt_and_of_initialize_a_warning(pending: Pending) -> None:
     heard = pending.unread()
