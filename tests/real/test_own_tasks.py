@@ -9,7 +9,6 @@ look for their tasks each time.
 """
 
 import asyncio
-import gzip
 import json
 import os
 import random
@@ -56,51 +55,24 @@ def message(method: str, params: Json) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).encode()
 
 
-def spelled_otherwise(body: bytes, rng: random.Random) -> bytes:
-    """The same with a name in another case, in escapes, or twice."""
-    name = rng.choice((b"method", b"params", b"taskId", b"jsonrpc"))
-    at = body.index(b'"%b"' % name)
-    other = rng.choice((name.upper(), name.title(), b"\\u%04x" % name[0] + name[1:]))
-    if rng.random() < 0.5:
-        return body.replace(b'"%b"' % name, b'"%b"' % other)
-    value = {b"method": b'"ping"', b"params": b'{"taskId":"mine"}', b"taskId": b'"mine"', b"jsonrpc": b'"2.0"'}[name]
-    pair = b'"%b":%b,' % (rng.choice((name, other)), value)
-    return body[:at] + pair + body[at:]
-
-
 def attempt(mine: str, theirs: str, rng: random.Random) -> Try:
-    """One way to get at another's task."""
+    """One way to get at another's task that can be read: the others get no further (tests/relay/test_own_tasks.py)."""
     method = rng.choice(("tasks/get", "tasks/cancel", "tasks/result", "tasks/update"))
-    plain, headers = message(method, {"taskId": theirs}), dict(JSON)
-    ways: list[Callable[[], Try]] = [
-        lambda: (plain, headers, ""),
-        lambda: (plain, headers, rng.choice(("/", "?a=b", "//"))),
-        lambda: (message(method, {"taskId": theirs}).replace(mine.encode(), mine.upper().encode()), headers, ""),
-        lambda: (b"[%b]" % plain, headers, ""),
-        lambda: (b"[%b,%b]" % (message("ping", {}), plain), headers, ""),
-        lambda: (b"\xef\xbb\xbf" + plain, headers, ""),
-        lambda: (plain, headers | {"MCP-Protocol-Version": rng.choice(("2026-07-28", "2025-06-18", "2024-11-05"))}, ""),
-        lambda: (plain.replace(method.encode(), method.title().encode()), headers, ""),
-        lambda: (spelled_otherwise(plain, rng), headers, ""),
-        lambda: (gzip.compress(plain), headers | {"Content-Encoding": "gzip"}, ""),
-        lambda: (plain, headers | {"Content-Encoding": rng.choice(("deflate", "identity, gzip", "br"))}, ""),
-        lambda: (plain.decode().encode(rng.choice(("utf-16", "utf-16-le", "utf-32"))), headers, ""),
-        lambda: (b"+AHs-" + plain[1:], {"Content-Type": "application/json; charset=utf-7"}, ""),
-        lambda: (plain.decode().encode("utf-16-be"), {"Content-Type": "application/json; charset=utf-16be"}, ""),
-        lambda: (plain.ljust(70_000), headers, ""),
-        lambda: (plain + rng.choice((b"\n", b"\0", b" 1", plain)), headers, ""),
-        lambda: (plain, {"Content-Type": rng.choice(("text/plain", "application/json, text/plain", "text/json"))}, ""),
-        lambda: (message("ping", {"_meta": {RELATED: {"taskId": theirs}}}), headers, ""),
-        lambda: (message("tools/call", {"name": "x", "_meta": {RELATED: {"taskId": theirs}}, "task": {}}), headers, ""),
-        lambda: (message("tasks/list", {"taskIds": [theirs, mine]}), headers, ""),
-        lambda: (message("tasks/list", {"cursor": theirs}), headers, ""),
-        lambda: (message("tasks/list", {"cursor": f"taskgate:?taskIds={theirs}"}), headers, ""),
-        lambda: (message("tasks/list", {}), headers | {"Taskgate-Filter": f"taskIds={theirs}"}, ""),
-        lambda: (message("tasks/list", {}), headers, rng.choice(("", "?a=b"))),
-        lambda: (message("tasks/list", {}), headers | {"MCP-Protocol-Version": "2026-07-28"}, ""),
-        lambda: (b"[%b]" % message("tasks/list", {}), headers, ""),
+    plain, listed, headers = message(method, {"taskId": theirs}), message("tasks/list", {}), dict(JSON)
+    related = {"_meta": {RELATED: {"taskId": theirs}}}
+    ways: list[Try] = [
+        (plain, headers, rng.choice(("", "/", "?a=b", "//"))),
+        (plain, headers | {"MCP-Protocol-Version": rng.choice(("2026-07-28", "2025-06-18", "2024-11-05"))}, ""),
+        (b"[%b]" % rng.choice((plain, listed)), headers, ""),
+        (message("ping", related), headers, ""),
+        (message("tools/call", {"name": "x", **related, "task": {}}), headers, ""),
+        (message("tasks/list", {"taskIds": [theirs, mine]}), headers, ""),
+        (message("tasks/list", {"cursor": rng.choice((theirs, f"taskgate:?taskIds={theirs}"))}), headers, ""),
+        (listed, headers | {"Taskgate-Filter": f"taskIds={theirs}"}, ""),
+        (listed, headers, rng.choice(("", "?a=b"))),
+        (listed, headers | {"MCP-Protocol-Version": "2026-07-28"}, ""),
     ]
-    return rng.choice(ways)()
+    return rng.choice(ways)
 
 
 @contextmanager

@@ -91,6 +91,11 @@ UNREAD: Final = {
     "two messages": raw(G + b"\n" + G, TYPE),
     "gzip": raw(gzip.compress(G), TYPE, b"Content-Encoding: gzip"),
     "another coding": raw(G, TYPE, b"Content-Encoding: x-own"),
+    "two codings": raw(gzip.compress(G), TYPE, b"Content-Encoding: identity, gzip"),
+    "a byte behind it": raw(G + b"\0", TYPE),
+    "a number behind it": raw(G + b" 1", TYPE),
+    "UTF-32": raw(G.decode().encode("utf-32"), TYPE),
+    "UTF-16 without a mark": raw(G.decode().encode("utf-16-le"), TYPE),
     "UTF-16": raw(G.decode().encode("utf-16"), TYPE),
     "UTF-16 by its charset": raw(G.decode().encode("utf-16-be"), TYPE + b"; charset=utf-16be"),
     "UTF-7": raw(b"+AHs-" + G[1:], TYPE + b"; charset=utf-7"),
@@ -132,7 +137,7 @@ UNKNOWN_ALL_THE_SAME: Final = [
     b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"%b":{"taskId":"e-1","taskId":"a-1"}}}' % RELATED.encode(),
     dumps(call("ping", _meta={RELATED.upper(): {"TASKID": "a-1"}})),
 ]  # fmt: skip
-TYPES: Final = (TYPE, b"Content-Type: text/plain", b"Content-Type: application/json; charset=UTF-8")
+TYPES: Final = (TYPE, b"Content-Type: text/plain", TYPE + b", text/plain", TYPE + b"; charset=UTF-8")
 
 
 @pytest.mark.parametrize("name", [*UNREAD, *range(len(UNKNOWN_ALL_THE_SAME))])
