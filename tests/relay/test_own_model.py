@@ -11,14 +11,16 @@ import asyncio
 import os
 import random
 import time
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from tests.launch import Gateways, listening
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, fault, page, result, task
+from tests.relay.messages import Json, call, dumps, fault, page, result, task
 from tests.relay.rig import Place, Rig, body, final, ids, rig_at, rig_with
 from tests.relay.wire import answer, chunked, event, post, stream
 
@@ -46,8 +48,8 @@ LISTED: Final[list[Json]] = [{}, {"status": ["working"]}, {"taskIds": [*IDS, "no
 SESSIONS: Final = (b"Mcp-Session-Id: s-1", b"Mcp-Session-Id: s-2")
 PROVES: Final = {b"DPoP: p", b"Authorization: Negotiate abc"}  # one request, or one connection, and nobody besides
 TARGETS: Final = (b"/mcp", b"/mcp", b"/mcp?x", b"/MCP")  # one server; a task is his at the target where he made it
-UNREAD: Final = ("cut", "large", "large stream")
-WAYS: Final = ("JSON", "JSON", "JSON", "stream", "stream", "2026-07-28", "ttl 0", *UNREAD)
+UNREAD: Final = [" ".join(how) for how in product(("reset", "closed", "large"), ("plain", "gzip"), ("JSON", "stream"))]
+WAYS: Final = ("JSON", "JSON", "JSON", "stream", "stream", "2026-07-28", "ttl 0", *["unread"] * 3)
 """How an answer makes a task. Where it is unread, what had the id is nobody's: its beginning names it."""
 
 
@@ -66,6 +68,18 @@ CALLERS: Final = [
     *(Who((session, one)) for session in SESSIONS for one in (*CREDENTIALS, *EMPTY[:-1])),
     Who(()), *(Who((SESSIONS[0], one)) for one in sorted(PROVES)),
 ]  # fmt: skip
+
+
+def unread(said: Json, way: str) -> bytes:
+    """A response that breaks off behind the id of a task, or is large; as the connection ends, without a length too."""
+    begun = event(said) if "stream" in way else dumps(said)
+    begun = begun if "large" in way else begun[: begun.index(b"createdAt")]
+    pack = zlib.compressobj(level=0 if "large" in way else 6, wbits=31)
+    coded = pack.compress(begun) + pack.flush(zlib.Z_SYNC_FLUSH) if "gzip" in way else begun
+    kind = b"Content-Type: " + (b"text/event-stream" if "stream" in way else b"application/json")
+    coding = b"Content-Encoding: gzip" if "gzip" in way else b"X: y"
+    framing = b"Content-Length: 100000" if "reset" in way else b"Connection: close"
+    return b"\r\n".join((b"HTTP/1.1 200 OK", kind, coding, framing, b"", coded))
 
 
 Made = dict[str, tuple[frozenset[bytes], str, bytes]]
@@ -89,12 +103,11 @@ class Server:
             more = {"statusMessage": '"taskId":"1"' + "y" * 30_000} if "large" in way else {}  # a text names no task
             shown = {"resultType": "task", **made} if way == "2026-07-28" else {"task": made | more}
             said = result(message["id"], shown)
-            if way == "cut":
-                whole = answer(said)
-                await peer.send(whole[: whole.index(b"createdAt")])
-                peer.reset()
+            if way in UNREAD:
+                await peer.send(unread(said, way))
+                peer.reset() if "reset" in way else await peer.close()
                 return None
-            return stream() + chunked(event(said)) if "stream" in way else answer(said)
+            return stream() + chunked(event(said)) if way == "stream" else answer(said)
         if method == "tasks/list":
             return answer(result(message["id"], page(self.tasks.values())))
         found = self.tasks.get(params["taskId"])
@@ -126,13 +139,20 @@ class Play:
         way = self.rng.choice(WAYS)
         if way == "ttl 0" and who.owners:
             way = "JSON"
+        if way == "unread":
+            way = min(UNREAD, key=lambda each: self.drawn[each])
+            task_id = self.rng.choice([each for each, (owners, *_) in self.made.items() if owners] or IDS)
         given: Json = {} if way == "2026-07-28" else {"task": {"ttl": 0} if way == "ttl 0" else {}}
         asked = call("tools/call", name=name, arguments={"id": task_id, "way": way}, **given)
         target = self.rng.choice(TARGETS)
         if way in UNREAD:
             got = await self.rigs[self.at].ask(post(asked, *who.fields, target=target))
-            assert got.status == 502 or not got.whole
-            self.drawn["unread, of somebody's"] += bool(self.made.get(task_id, (frozenset(), "", b""))[0])
+            assert b"taskId" not in got.body
+            owners, _, made_at = self.made.get(task_id, (frozenset(), "", b"/mcp"))
+            for owner in owners:
+                said = await self.ask(Who((owner,)), call("tasks/get", taskId=task_id), made_at)
+                assert said["error"] == UNKNOWN
+            self.drawn[way] += bool(owners)
             self.made[task_id] = frozenset(), name, target
             return
         if self.rng.random() < 0.3 and len(self.late) < 4:
@@ -209,6 +229,6 @@ async def test_callers_get_what_the_model_says_is_theirs(gateways: Gateways) -> 
                     await play.answer(0)  # its client waits for so long only
             while play.late:
                 await play.answer(0)
-            least = ("late", "made again", "over a reload", "empty or none", "reload", "unread, of somebody's")
-            assert play.drawn >= Counter(dict.fromkeys(least, 5)), play.drawn
+            least = ("late", "made again", "over a reload", "empty or none", "reload")
+            assert play.drawn >= Counter(dict.fromkeys(least, 5)) + Counter(UNREAD), play.drawn
             print(play.drawn)

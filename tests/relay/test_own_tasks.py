@@ -6,7 +6,6 @@ gets, and what reaches the server. Always: what the gateway cannot read passes n
 
 import asyncio
 import gzip
-import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import product
@@ -388,38 +387,6 @@ async def test_an_id_that_a_cancelled_call_makes_again_is_its_earlier_owners_no_
         assert "result" in final(await client.response())
         assert final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
         assert await listed(rig, ADA) == []
-
-
-@pytest.mark.parametrize("ends", ["reset", "closed", "large"])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("as_events", [False, True])
-async def test_an_id_whose_making_is_cut_short_is_its_earlier_owners_no_more(
-    gateways: Gateways, as_events: bool, packed: bool, ends: str
-) -> None:
-    """Behind its id: within an event too, and where the connection ends what has no length; packed, and too large."""
-    server = Open()
-
-    async def script(asked: Message, peer: Peer) -> bytes | None:
-        message = body(asked)
-        if not (message.get("params") or {}).get("arguments"):
-            return await server.script(asked, peer)
-        made = result(message["id"], {"task": task("1", statusMessage="y" * 60_000)})
-        begun = event(made) if as_events else dumps(made)
-        begun = begun if ends == "large" else begun[: begun.index(b"createdAt")]
-        pack = zlib.compressobj(level=0 if ends == "large" else 6, wbits=31)  # gzip
-        coded = pack.compress(begun) + pack.flush(zlib.Z_SYNC_FLUSH) if packed else begun
-        kind, coding = AS_EVENTS if as_events else TYPE, b"Content-Encoding: gzip" if packed else b"X: y"
-        framing = b"Content-Length: 100000" if ends == "reset" else b"Connection: close"
-        await peer.send(b"\r\n".join((b"HTTP/1.1 200 OK", kind, coding, framing, b"", coded)))
-        peer.reset() if ends == "reset" else await peer.close()
-        return None
-
-    limits = {"inspected_body_bytes_max": 20_000, "inspected_event_bytes_max": 20_000}
-    async with guarded(gateways, script, limits=limits) as rig:
-        await make(rig, ADA, "1")
-        got = await rig.ask(EVE.post(call("tools/call", name="1", task={}, arguments={"cut": True})))
-        assert b"taskId" not in got.body
-        assert final(await rig.ask(ADA.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result"])
