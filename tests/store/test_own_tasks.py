@@ -67,20 +67,21 @@ async def soon(replica: Replica, caller: Caller, task_id: str, is_his: bool = Tr
     await eventually(knows, f"{task_id} of {caller}: {is_his}")
 
 
-async def test_an_id_that_is_made_again_at_another_replica_is_its_last_makers(guarded: Fleet) -> None:
+@pytest.mark.parametrize("task", [{}, {"ttl": 0}])
+async def test_an_id_that_is_made_again_is_its_last_makers_at_any_replica(guarded: Fleet, task: Json) -> None:
+    """Or nobody's, if it is made for nobody."""
     async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
-        ada, eve = await one.open("ada"), await one.open("eve")
-        makers = [(one, ada, eve), (other, eve, ada), (one, ada, eve), (one, eve, ada), (other, ada, eve)]
-        for replica, maker, loser in makers:
-            await make(replica, maker, "same")
-            assert await got(replica, maker, "same")
-            assert not await got(replica, loser, "same")
-            for each in (one, other):
-                await soon(each, maker, "same")
-                await soon(each, loser, "same", is_his=False)
-                assert await got(each, maker, "same")
-                assert not await got(each, loser, "same")
-                assert (await each.ids(maker), await each.ids(loser)) == (["same"], [])
+        ada, eve, nobody = await one.open("ada"), await one.open("eve"), Caller("", "")
+        makers = [(one, ada), (other, eve), (one, ada), (one, eve), (other, ada), (other, nobody), (one, ada)]
+        for replica, maker in makers:
+            await make(replica, maker, "same", **task)
+            for each in (replica, one, other):
+                for caller in (ada, eve):
+                    is_his = caller is maker
+                    if each is not replica:
+                        await soon(each, caller, "same", is_his)
+                    assert await got(each, caller, "same") == is_his
+                    assert await each.ids(caller) == ["same"] * is_his
 
 
 @pytest.mark.parametrize("lists_first", [True, False])
@@ -154,21 +155,6 @@ async def test_ids_that_nobody_has_cost_the_server_nothing_more(guarded: Fleet, 
             assert await each.ids(ada, taskIds=[f"never-{number}-{other}" for other in range(2000)]) == []
         assert guarded.server.asked == []
         assert await one.ids(ada) == await other.ids(ada) == [made]
-
-
-@pytest.mark.parametrize("task", [{}, {"ttl": 0}])
-async def test_an_id_that_is_made_again_for_nobody_is_nobodys_at_any_replica(guarded: Fleet, task: Json) -> None:
-    async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
-        ada, nobody = await one.open("ada"), Caller("", "")
-        await make(one, ada, "same", **task)
-        await soon(other, ada, "same")
-        await make(other, nobody, "same", **task)
-        assert not await got(other, ada, "same")
-        await soon(one, ada, "same", is_his=False)
-        assert (await one.ids(ada), await other.ids(ada)) == ([], [])
-        await make(one, ada, "same")
-        for each in (one, other):
-            await soon(each, ada, "same")
 
 
 async def test_what_a_replica_tells_of_a_task_that_is_anothers_by_now_asks_nothing_in_this_ones_name(
