@@ -4,12 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from redis.exceptions import ResponseError
 
 from tests.launch import eventually
 from tests.redis_process import Store, redis
@@ -51,7 +50,7 @@ async def failover(old: Store, new: Store) -> None:
 
 
 async def cut(old: Store, new: Store) -> None:
-    """As a proxy does it: clients lose their connections as well."""
+    """As a proxy and a Sentinel do it: clients lose their connections as well."""
     await replicaof(old, new)
     await old.run("CLIENT", "KILL", "TYPE", "normal")
 
@@ -63,33 +62,8 @@ async def alone(old: Store, new: Store) -> None:
     await old.run("REPLICAOF", "192.0.2.1", "1")
 
 
-async def promoted(old: Store, new: Store) -> None:
-    """A Sentinel makes the other one the primary, and the old one a replica."""
-    folder = old.folder / "sentinel"
-    folder.mkdir()
-    (folder / "sentinel.conf").write_text(f"sentinel monitor all {OLD} {old.port} 1\nsentinel auth-user all tests\n")
-    async with redis(folder, OLD, 0, str(folder / "sentinel.conf"), "--sentinel") as sentinel:
-
-        async def knows_both() -> bool:
-            primary: dict[str, Any] = (await sentinel.run("INFO", "sentinel"))["master0"]
-            return (primary["slaves"], primary["status"]) == (1, "ok")
-
-        async def agrees() -> bool:
-            with suppress(ResponseError):  # it says so of a replica that it has just met
-                return await sentinel.run("SENTINEL", "FAILOVER", "all") is not None
-            return False
-
-        await eventually(knows_both, "a Sentinel that knows both")
-        await eventually(agrees, "a replica that it can promote")
-
-        async def is_over() -> bool:
-            return [(await each.run("ROLE"))[0] for each in (old, new)] == ["slave", "master"]
-
-        await eventually(is_over, "the other one is the primary")
-
-
 MOVES: Final[dict[str, Callable[[Store, Store], Awaitable[None]]]] = {
-    "REPLICAOF": replicaof, "FAILOVER": failover, "CLIENT KILL": cut, "MASTERDOWN": alone, "Sentinel": promoted,
+    "REPLICAOF": replicaof, "FAILOVER": failover, "CLIENT KILL": cut, "MASTERDOWN": alone,
 }  # fmt: skip
 
 
