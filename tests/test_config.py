@@ -31,6 +31,7 @@ from gateway.config import (
 from gateway.config.value_readers import Duration, DurationOrZero, Stall
 
 EXAMPLE = Path(__file__).parent.parent / "config.example.yaml"
+HTTPS = "upstreams:\n  - name: a\n    url: https://a/\n    "
 MINIMAL = "upstreams:\n  - name: research\n    url: http://127.0.0.1:3001/mcp\n"
 
 
@@ -107,6 +108,8 @@ BAD: list[tuple[str, list[str]]] = [
         ["gate.yaml:3:", "upstreams[1].name", "'a'", "upstreams[0]"],
     ),
     (two("", ""), ["gate.yaml:3:", "upstreams[1]", "upstreams[0]", "same requests"]),
+    (HTTPS + "tls: {key: README.md}\n", ["gate.yaml:4: upstreams[0].tls.key: expected a certificate beside it"]),
+    (HTTPS + "tls: {certificate: README.md}\n", ["gate.yaml:4: upstreams[0].tls.certificate: expected a key"]),
     (
         two(", match: {host: A.b, prefix: /x}", ", match: {prefix: /x, host: a.b}"),
         ["gate.yaml:3:", "upstreams[1].match", "upstreams[0]", "same requests"],
@@ -211,6 +214,10 @@ BAD_LINES_OF_UPSTREAM: list[tuple[str, list[str]]] = [
     ("add_headers: [via, x]", ["add_headers[1]", "x-forwarded, forwarded, via", "'x'"]),
     ("requests_max: 0", ["upstreams[0].requests_max", "from 1", "'0'"]),
     ("connect_timeout: 0s", ["connect_timeout", "more than 0", "'0s'"]),
+    ("tls: {server_name: b}", ["upstreams[0].tls: expected an https url beside it"]),
+    ("socket: run/x", ["upstreams[0].socket: expected the path of a Unix socket"]),
+    ("health_check: {path: x}", ["upstreams[0].health_check.path: expected a path"]),
+    ("health_check: {}", ["upstreams[0].health_check: the required key path is missing"]),
 ]
 BAD += [(f"{MINIMAL}{line}\n", ["gate.yaml:4:", *parts]) for line, parts in BAD_LINES]
 BAD += [(upstream(line), ["gate.yaml:4:", *parts]) for line, parts in BAD_LINES_OF_UPSTREAM]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, ConfigError, Url, parse
+from gateway.config import Config, Url
 from gateway.config import Upstream as UpstreamConfig
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
@@ -106,26 +106,6 @@ async def test_an_upstream_with_an_authority_of_its_own_that_wants_a_certificate
             assert (await gateway.relayed())[0] == (502 if missing else 200)
             assert [fields_of(head)["host"] for head in seen.heads] == ([] if missing else [f"127.0.0.1:{port}"])
             assert missing or seen.clients == ["gateway.internal"]
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ("url: 'http://a/', tls: {server_name: b}", "upstreams[0].tls: expected an https url beside it"),
-        (
-            "url: 'https://a/', tls: {key: README.md}",
-            "upstreams[0].tls.key: expected a certificate beside it; given none",
-        ),
-        ("url: 'https://a/', tls: {certificate: README.md}", "upstreams[0].tls.certificate: expected a key beside it"),
-        ("url: 'http://a/', socket: run/x", "upstreams[0].socket: expected the path of a Unix socket"),
-        ("url: 'http://a/', health_check: {path: x}", "upstreams[0].health_check.path: expected a path"),
-        ("url: 'http://a/', health_check: {}", "upstreams[0].health_check: the required key path is missing"),
-    ],
-)
-def test_what_cannot_be_is_an_error(more: str, words: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse(f"upstreams: [{{name: a, {more}}}]", "gate.yaml")
-    assert f"gate.yaml:1: {words}" in str(refused.value)
 
 
 # ---- Unix sockets ----
