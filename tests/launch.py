@@ -398,7 +398,7 @@ class Gateways:
         """The command, ready, in front of the upstream on that port. `descriptors`: how many it may have open."""
         with (
             ports() as (listen, admin),
-            self.starting(settings(listen, admin, upstream, changed), descriptors=descriptors) as gateway,
+            self.starting(settings(listen, admin, upstream, changed), before=_limited(descriptors)) as gateway,
         ):
             gateway.wait()
             yield gateway
@@ -408,16 +408,19 @@ class Gateways:
         self,
         config: Json,
         by_flags: bool = False,
-        descriptors: int | None = None,
+        before: Sequence[str] = (),
         tree: Path = ROOT,
         serves: Callable[[], bool] | None = None,
     ) -> Iterator[Gateway]:
-        """The command of a source tree, configured by flags or in a file. It may not be ready yet: `serves` tells."""
+        """The command of a source tree, configured by flags or in a file. It may not be ready yet: `serves` tells.
+
+        `before`: the command that runs it, if one does.
+        """
         self._count += 1
         file = self._directory / f"{self._count}.yaml"
         file.write_text(json.dumps(config))  # JSON is YAML
         given = _flags(config) if by_flags else ["--config", str(file)]
-        line = [*_limited(descriptors), sys.executable, "-W", "default", "-m", "gateway", *given]
+        line = [*before, sys.executable, "-W", "default", "-m", "gateway", *given]
         port, admin = (_port(address) for address in (config["listen"], config["admin"]["listen"]))
         origin = f"http://127.0.0.1:{port}"
         log = file.with_suffix(".log")

@@ -1,7 +1,6 @@
 """The beginning and the end of a process: signals at any moment, what systemd is told, outputs that take nothing."""
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -18,8 +17,8 @@ import pytest
 
 from tests.launch import (
     COMMAND,
-    NO_AUTHORITIES,
     ROOT,
+    Gateway,
     Gateways,
     eventually,
     is_ready,
@@ -58,55 +57,44 @@ def handles(pid: int, number: signal.Signals) -> bool:
 
 
 @asynccontextmanager
-async def begun(
-    folder: Path, shape: str, upstream: int
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, int, Path]]:
-    """A gateway in its start: the process, the pid of the gateway in it, its admin port and its log."""
+async def begun(gateways: Gateways, shape: str, upstream: int) -> AsyncIterator[tuple[Gateway, int]]:
+    """A gateway in its start, and its pid."""
     if shape == "PID 1" and (os.geteuid() != 0 or shutil.which("unshare") is None):
         missing("unshare needs root")
     with ports() as (listen, admin):
-        file, log = folder / "config.yaml", folder / "log"
-        file.write_text(json.dumps(settings(listen, admin, upstream, {"log": {"level": "info"}})))
-        line = [*SHAPES[shape], *BLOCKING, *COMMAND, "--config", str(file)]
-        environment = {**os.environ, **NO_AUTHORITIES}
-        with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(*line, cwd=ROOT, env=environment, stdout=out, stderr=out)
-        pid = process.pid
-        try:
+        config = settings(listen, admin, upstream, {"log": {"level": "info"}})
+        with gateways.starting(config, before=(*SHAPES[shape], *BLOCKING)) as gateway:
+            pid = gateway.running.popen.pid
             if SHAPES[shape]:
                 await eventually(lambda: bool(children_of(pid)), "a child")
                 [pid] = children_of(pid)
             await eventually(lambda: handles(pid, signal.SIGHUP), "signals that are blocked")
-            yield process, pid, admin, log
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            yield gateway, pid
 
 
-def told(log: Path) -> list[str]:
-    return [json.loads(line)["message"] for line in log.read_text().splitlines()]
+def told(gateway: Gateway) -> list[str]:
+    return [line["message"] for line in gateway.lines()]
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_no_signal_of_a_start_is_lost_or_ends_it_wrongly(
-    tmp_path: Path, shape: str, number: signal.Signals, moment: int
+    fresh_gateways: Gateways, shape: str, number: signal.Signals, moment: int
 ) -> None:
     """SIGHUP ended it, with a status that systemd takes for a clean end; as PID 1 it never heard of SIGTERM."""
     with listening() as upstream:
-        async with begun(tmp_path, shape, port_of(upstream)) as (process, pid, admin, log):
+        async with begun(fresh_gateways, shape, port_of(upstream)) as (gateway, pid):
             at = START_S * Random(moment).random()
-            await eventually(lambda: worked_s(pid) >= at or "serving" in told(log), "the moment")
+            await eventually(lambda: worked_s(pid) >= at or "serving" in told(gateway), "the moment")
             os.kill(pid, number)
             if number is signal.SIGHUP:
-                await eventually(lambda: any(line in RELOADED for line in told(log)), "a line of the reload")
-                assert [line for line in told(log) if line in RELOADED] == ["reloaded"]
-                assert is_ready(admin)
+                await eventually(lambda: any(line in RELOADED for line in told(gateway)), "a line of the reload")
+                assert [line for line in told(gateway) if line in RELOADED] == ["reloaded"]
+                assert is_ready(gateway.admin)
                 os.kill(pid, signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 30) == 0
-            assert told(log)[-1:] in ([], ["stopped"])  # all are lines of JSON
+            assert await gateway.exits() == 0
+            assert told(gateway)[-1:] in ([], ["stopped"])  # all are lines of JSON
 
 
 @pytest.fixture(params=["a path", "an abstract name"])
