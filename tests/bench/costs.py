@@ -32,8 +32,7 @@ from tests.model.virtual import VirtualLoop
 from tests.own_ids import is_own
 from tests.relay.messages import Json, answer, call, post
 from tests.upstream import Served, length_of
-from tests.world.costs import MADE_HERE
-from tests.world.servers import KINDS, Server, pages_by_hand
+from tests.world.servers import KINDS, MADE_HERE, Server, pages_by_hand
 
 LIMIT: Final = 1.05
 MINUTES: Final = 10

@@ -79,6 +79,8 @@ KINDS: Final[dict[str, Kind]] = {
     "any that cuts its list at 50 tasks": Kind(page_size=None, cursors="none", order="newest", cut=50),
     "FastMCP 3.4": Kind(cursors="none", lists=lambda task: False, digits=6),
 }
+MADE_HERE: Final = ("FastMCP 3.4", "Rust SDK (rmcp) to 2.2", "any that cuts its list at 50 tasks")
+"""The tasks of these must be seen when they are made: no list shows them all."""
 
 
 class Server:

@@ -14,7 +14,7 @@ from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import LAST_CHUNK, Json, call, chunk, dumps, notification, stream
 from tests.relay.rig import Session, body, final, own, rig_with
-from tests.world.servers import KINDS, Server, pages_by_hand, shown
+from tests.world.servers import KINDS, MADE_HERE, Server, pages_by_hand, shown
 
 each = pytest.mark.parametrize("name", KINDS)
 RUST: Final = KINDS["Rust SDK (rmcp) to 2.2"]
@@ -102,9 +102,7 @@ async def test_a_notification_of_another_sessions_task_brings_nothing_into_the_l
 
 TASKS: Final = 1_000
 LIVE: Final = 10
-_EACH: Final = 50  # requests on a connection
-MADE_HERE: Final = ("FastMCP 3.4", "Rust SDK (rmcp) to 2.2", "any that cuts its list at 50 tasks")
-"""The tasks of these must be seen when they are made: no list shows them all."""
+EACH: Final = 50  # requests on a connection
 
 
 def rows() -> dict[str, str]:
@@ -142,10 +140,10 @@ async def test_the_cost_in_the_docs_is_what_is_counted(gateways: Gateways, name:
         session = Session(rig)
         if name in MADE_HERE:
             for number in range(TASKS):
-                if number % _EACH == 0:  # the harness looks at all that a connection has had
+                if number % EACH == 0:  # the harness looks at all that a connection has had
                     one = await rig.client()
                 await one.send(session.request(call("tools/call", f"r{number:08}", name="work", task={})))
-                made = await one.response(number % _EACH + 1)
+                made = await one.response(number % EACH + 1)
                 if number % (TASKS // LIVE):
                     server.change(body(made)["result"]["task"]["taskId"], "completed")
         else:
