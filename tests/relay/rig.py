@@ -7,14 +7,13 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from gateway.app import App
-from tests.launch import Gateway, Gateways, listening, port_of, settings
+from tests.launch import Gateway, Gateways, fetched, listening, port_of, settings
 from tests.peer import WAIT_S, Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, fault, result
@@ -223,13 +222,11 @@ async def tls_client(rig: Rig, cert: str | None) -> AsyncIterator[tuple[asyncio.
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
-def sent(gateway: Gateway, message: object, target: str = "/mcp", more: Mapping[str, str] = {}) -> tuple[int, Json]:
+def sent(gateway: Gateway, message: Json, target: str = "/mcp", more: Mapping[str, str] = {}) -> tuple[int, Json]:
     """Status and body of the answer to a message, without a loop."""
-    fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **more}
-    with closing(HTTPConnection("127.0.0.1", gateway.port, timeout=WAIT_S)) as connection:
-        connection.request("POST", target, json.dumps(message), fields)
-        got = connection.getresponse()
-        return got.status, json.loads(got.read())
+    accepted = "application/json, text/event-stream"
+    status, text = fetched(gateway.port, target, message, Accept=accepted, **more)
+    return status, json.loads(text)
 
 
 def body(message: Message) -> Any:

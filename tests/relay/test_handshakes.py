@@ -87,11 +87,9 @@ def sends(*pieces: bytes, then: str = "") -> Way:
 
     async def way(rig: Rig, _: Path) -> None:
         one = await rig.client(*pieces)
-        if then == "fin":
-            one.finish()
-        if then == "rst":
-            one.reset()
-        else:
+        if then:
+            one.stop(then)
+        if then != "rst":
             await one.ends()
             await one.close()
 

@@ -51,7 +51,7 @@ def gateway(gateways: Gateways) -> Iterator[Gateway]:
             yield one
 
 
-def ask(gateway: Gateway, message: object, target: str = "/mcp?key=s3cr3t-query") -> int:
+def ask(gateway: Gateway, message: dict[str, Any], target: str = "/mcp?key=s3cr3t-query") -> int:
     who = {"Authorization": f"Bearer {SECRETS[0]}", "Mcp-Session-Id": SECRETS[1]}
     return sent(gateway, message, target, who)[0]
 

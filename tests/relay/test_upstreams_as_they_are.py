@@ -45,9 +45,6 @@ class Seen:
         self.clients: list[str] = []
         self.status = b"200 OK"
 
-    def connection(self) -> "Noting":
-        return Noting(self)
-
     def answer(self, head: bytes, _body: bytes) -> bytes:
         self.heads.append(head)
         return response(status=self.status)
@@ -69,9 +66,9 @@ async def served(sock: socket.socket | str) -> AsyncIterator[Seen]:
     """An upstream on a socket, or on the path of one."""
     seen, loop = Seen(), asyncio.get_running_loop()
     if isinstance(sock, str):
-        server = await loop.create_unix_server(seen.connection, sock)
+        server = await loop.create_unix_server(lambda: Noting(seen), sock)
     else:
-        server = await loop.create_server(seen.connection, sock=sock)
+        server = await loop.create_server(lambda: Noting(seen), sock=sock)
     yield seen
     server.close()
 
@@ -85,7 +82,7 @@ async def tls_upstream(
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(*authority.certificate(name))
     seen = Seen()
-    server = await asyncio.get_running_loop().create_server(seen.connection, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.get_running_loop().create_server(lambda: Noting(seen), "127.0.0.1", 0, ssl=context)
     yield seen, server.sockets[0].getsockname()[1]
     server.close()
 
@@ -289,7 +286,7 @@ async def fail(rig: Rig, how: str) -> None:
     if end == "504":
         assert meant(await one.response()) == 504
     elif end != "none":
-        {"rst": peer.reset, "fin": peer.finish}[end]()
+        peer.stop(end)
 
 
 @pytest.mark.parametrize("how", FAILS)
