@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -53,10 +53,9 @@ class Replica:
         await asyncio.to_thread(self.place.gateway.wait)
 
 
-class Fleet:
-    def __init__(self, replicas: list[Replica], balancers: dict[str, Process]) -> None:
-        self.replicas = replicas
-        self.balancers = balancers
+class Fleet(NamedTuple):
+    replicas: list[Replica]
+    balancers: dict[str, Process]
 
 
 @pytest.fixture(scope="module")

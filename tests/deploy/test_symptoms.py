@@ -15,7 +15,7 @@ from tests.certificates import signed
 from tests.deploy import ROOT
 from tests.launch import Gateway, Gateways, Samples, changes, eventually, listening, port_of
 from tests.relay.messages import answer, call, fault, filtered, page, post, request, response, result, task
-from tests.relay.rig import Place, Rig, Script, Server, body, meant, rig_at, says
+from tests.relay.rig import Place, Rig, Script, Server, answers, body, meant, rig_at, says
 
 DESCRIPTORS: Final = 256
 HANDBOOK: Final = (ROOT / "docs/troubleshooting.md").read_text()
@@ -100,6 +100,15 @@ ASKED: Final[dict[str, tuple[Script | None, str, Any, int]]] = {
     ),
     "The first query is slow": (Server(PAGES), "up", filtered(), 200),
     "Memory grows": (Server({None: page([task("t-1", statusMessage="x" * 10_000)])}), "up", filtered(), 200),
+    "A task does not end": (Server({None: page([task("t-stuck")])}), "up", filtered(), 200),
+    "Tasks fail": (
+        says(answer(result(1, {"task": task("t-failed", "failed")}))),
+        *("up", call("tools/call", name="render", task={}), 200),
+    ),
+    "Error -32602": (
+        says(answer(fault(1, -32602, "Invalid cursor"))),
+        *("up", call("tasks/list", cursor="of a task that has gone"), 200),
+    ),
     "The store fails": (says(answer({})), "up", call("ping"), 200),
 }
 
@@ -118,12 +127,9 @@ SCENARIOS |= {symptom: asking(*row) for symptom, row in ASKED.items()}
 
 @scenario("The server redirects, or answers 404 to everything")
 async def _(rig: Rig) -> None:
-    async def script(request: Any, peer: Any) -> bytes:
-        if body(request)["method"] == "initialize":
-            return response(b"", status=b"404 Not Found")
-        return response(b"", b"Location: /mcp/", status=b"307 Temporary Redirect")
-
-    rig.serve(script)
+    moved = response(b"", b"Location: /mcp/", status=b"307 Temporary Redirect")
+    unknown = response(b"", status=b"404 Not Found")
+    rig.serve(answers(lambda asked: unknown if body(asked)["method"] == "initialize" else moved))
     await asked(rig, "up", filtered(), 307)
     await asked(rig, "up", call("initialize"), 404)
 
@@ -163,27 +169,6 @@ async def _(rig: Rig) -> None:
     assert (await rig.ask(request())).status == 503
     for one in many:
         await one.close()
-
-
-@scenario("Tasks fail")
-async def _(rig: Rig) -> None:
-    rig.serve(says(answer(result(1, {"task": task("t-failed", "failed")}))))
-    await asked(rig, "up", call("tools/call", name="render", task={}), 200)
-
-
-@scenario("A task does not end")
-async def _(rig: Rig) -> None:
-    rig.serve(Server({None: page([task("t-stuck")])}))
-    await asked(rig, "up", filtered(), 200)
-
-
-@scenario("Error -32602")
-async def _(rig: Rig) -> None:
-    async def script(request: Any, peer: Any) -> bytes:
-        return answer(fault(body(request)["id"], -32602, "Invalid cursor"))
-
-    rig.serve(script)
-    await asked(rig, "up", call("tasks/list", cursor="of a task that has gone"), 200)
 
 
 @scenario("Reload refused")
