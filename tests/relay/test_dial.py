@@ -304,43 +304,31 @@ class Counting(Wire):
 
 
 @contextmanager
-def senders(port: int) -> Iterator[list[tuple[socket.socket, int]]]:
-    """Connections, and how many bytes each has sent, which nobody has read yet."""
-    socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS)]
-    try:
+def senders(*address: Any) -> Iterator[int]:
+    """Connections, and how many bytes they have sent, which nobody has read yet."""
+    with ExitStack() as leaving:
+        socks = [leaving.enter_context(socket.create_connection(address)) for _ in range(CONNECTIONS)]
         for sock in socks:
             sock.setblocking(False)
-        yield [(sock, sock.send(b"x" * SENT_BYTES)) for sock in socks]
-    finally:
-        for sock in socks:
-            sock.close()
+        yield sum(sock.send(b"x" * SENT_BYTES) for sock in socks)
 
 
-async def received() -> tuple[list[int], int, int]:
-    """What each turn has read, what has arrived in all, and what was sent."""
-    loop = asyncio.get_running_loop()
+@on_each_loop
+async def test_a_turn_of_the_loop_reads_no_more_than_its_share(at: Hosts) -> None:
+    """uvloop read up to 2 MiB of each connection in one turn: 500 of them held the loop for half a second."""
     buffers, wires = Buffers(1 << 30), list[Counting]()
-    server: Any = await loop.create_server(lambda: Counting(buffers, wires), "127.0.0.1", 0, backlog=CONNECTIONS)
-    with senders(server.sockets[0].getsockname()[1]) as sent:
-        total_bytes = sum(size for _, size in sent)
-        turns, seen_bytes = list[int](), 0
-        async with asyncio.timeout(20.0):
-            while seen_bytes < total_bytes:
-                await asyncio.sleep(0)  # one turn
-                now_bytes = sum(wire.received_bytes for wire in wires)
-                turns.append(now_bytes - seen_bytes)
-                seen_bytes = now_bytes
+    loop, sock = asyncio.get_running_loop(), at.serve("127.0.0.4")
+    server: Any = await loop.create_server(lambda: Counting(buffers, wires), sock=sock, backlog=CONNECTIONS)
+    with senders("127.0.0.4", at.port) as sent_bytes:
+        turns, got_bytes = list[int](), 0
+        while got_bytes < sent_bytes:
+            await asyncio.sleep(0)  # one turn
+            now_bytes = sum(wire.received_bytes for wire in wires)
+            turns.append(now_bytes - got_bytes)
+            got_bytes = now_bytes
         for wire in wires:
             wire.close()
         server.close()
         await server.wait_closed()
-    return turns, seen_bytes, total_bytes
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_turn_of_the_loop_reads_no_more_than_its_share(loop: str) -> None:
-    """uvloop read up to 2 MiB of each connection in one turn: 500 of them held the loop for half a second."""
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        turns, got_bytes, sent_bytes = runner.run(received())
     assert got_bytes == sent_bytes > 2 * TURN_BYTES_MAX
     assert max(turns) <= TURN_BYTES_MAX
