@@ -50,6 +50,8 @@ COMMANDS: Final = {
     "a level that is none": (f"--upstream {AT} --log-level loud", "one of debug, info, warning, error"),
     "a flag that demo has not": (f"demo --upstream {AT}", "unknown flag --upstream"),
     "a command behind flags": (f"--upstream {AT} demo", "goes with none of the other flags"),
+    "against, without a check": ("--config /x --against /x", "--against goes with --check and --config"),
+    "against, without a file": (f"--check --upstream {AT} --against /x", "--against goes with --check and --config"),
     "a file that is not there": ("--config /nowhere.yaml", "/nowhere.yaml: cannot be read: No such file"),
     "an unreadable file": ("--config /", "/: cannot be read: Is a directory"),
     "the gateway's own address": ("--upstream http://127.0.0.1:8080/mcp", "--upstream: expected the address of an MCP"),
