@@ -83,18 +83,22 @@ def filled() -> Server:
     return server
 
 
-class Saying(Server):
-    """A server whose answer to `initialize` says that, too."""
+class Changed(Server):
+    """A server whose answers a function changes: of the message, and of the answer's result."""
 
-    def __init__(self, name: str, **members: object) -> None:
+    def __init__(self, name: str, change: Callable[[Json, Json], object]) -> None:
         super().__init__(KINDS[name])
-        self._members = members
+        self._change = change
 
     def said(self, message: Json) -> Json:
-        said = super().said(message)
-        if message["method"] == "initialize":
-            said["result"] |= self._members
+        said = deepcopy(super().said(message))
+        self._change(message, said.get("result", {}))
         return said
+
+
+def saying(name: str, **members: object) -> Changed:
+    """A server whose answer to `initialize` says that, too."""
+    return Changed(name, lambda asked, said: asked["method"] == "initialize" and said.update(members))
 
 
 async def said(*arguments: str) -> tuple[int, str]:
@@ -172,14 +176,11 @@ async def test_a_task_that_it_makes_is_the_change(name: str) -> None:
 async def test_where_the_two_lists_differ_nothing_is_said_to_be_saved() -> None:
     """It counted requests, and not the tasks that they had brought."""
 
-    class Forgetful(Server):
-        def said(self, message: Json) -> Json:
-            told = deepcopy(super().said(message))
-            if message["method"] == "tasks/get" and told["result"]["status"] == "working":
-                told["result"]["status"] = "failed"
-            return told
+    def forget(asked: Json, said: Json) -> None:
+        if asked["method"] == "tasks/get" and said["status"] == "working":
+            said["status"] = "failed"
 
-    server = Forgetful(KINDS["TypeScript SDK 1.x"])
+    server = Changed("TypeScript SDK 1.x", forget)
     server.fill(TASKS, LIVE)
     verdict = "That cannot be told: taskgate's list is another than that by hand. Please report it."
     facts = await tried(server, verdict=verdict, forms="JSON")
@@ -187,25 +188,21 @@ async def test_where_the_two_lists_differ_nothing_is_said_to_be_saved() -> None:
 
 
 async def test_a_tool_that_makes_no_task_is_asked_about() -> None:
-    class Plain(Server):
-        def said(self, message: Json) -> Json:
-            return result(message["id"], {"content": []}) if "task" in message["params"] else super().said(message)
-
-    async with at(Plain(KINDS["mcp-go"])) as url:
+    async with at(Changed("mcp-go", lambda _, said: said.pop("task", None))) as url:
         status, text = await said("try", "--create", "work", url)
     assert (status, "answered at once. Does it make tasks? In FastMCP it needs task=True\n" in text) == (2, True), text
 
 
 async def test_a_server_that_says_that_it_filters_needs_no_gateway() -> None:
     can = {"tasks": {"list": {"filter": {"status": True}}}}
-    facts = await tried(Saying("any that filters and does not say so", capabilities=can), verdict=BY_ITSELF)
+    facts = await tried(saying("any that filters and does not say so", capabilities=can), verdict=BY_ITSELF)
     assert facts["filters"] == "declared"
 
 
 @pytest.mark.parametrize("can", [{}, {"tasks": {"list": False}}], ids=["undeclared", "denied"])
 async def test_a_list_is_asked_for_where_none_is_declared(can: Json) -> None:
     """jupyter-mcp-server 2.2.4 declares none and answers it. Some write `false` in place of leaving it out."""
-    server = Saying("TypeScript SDK 1.x", capabilities=can)
+    server = saying("TypeScript SDK 1.x", capabilities=can)
     server.fill(TASKS, LIVE)
     await tried(server, verdict=VERDICTS["TypeScript SDK 1.x"])
     async with at(server) as url:
@@ -229,16 +226,13 @@ async def test_a_long_list_is_read_as_far_as_is_allowed() -> None:
 async def test_a_list_whose_cursors_come_again_is_no_long_list(cursors: list[str]) -> None:
     """It was said to have more pages than were read, and that taskgate helps: no filtered list can be had there."""
 
-    class Turning(Server):
-        def said(self, message: Json) -> Json:
-            told = super().said(message)
-            if message["method"] == "tasks/list":
-                before = message["params"].get("cursor")
-                following = cursors.index(before) + 1 if before is not None else 0
-                told["result"]["nextCursor"] = cursors[following % len(cursors)]
-            return told
+    def turn(asked: Json, said: Json) -> None:
+        if asked["method"] == "tasks/list":
+            before = asked["params"].get("cursor")
+            following = cursors.index(before) + 1 if before is not None else 0
+            said["nextCursor"] = cursors[following % len(cursors)]
 
-    server = Turning(KINDS["mcp-go"])
+    server = Changed("mcp-go", turn)
     server.fill(3, 1)
     async with at(server) as url:
         status, text = await said("try", url)
@@ -569,7 +563,7 @@ async def test_the_output_in_the_docs_is_what_is_printed() -> None:
     text = (ROOT / "docs/choosing.md").read_text()
     blocks = re.findall(r"```text\n\$ taskgate ([^\n]*) http://127\.0\.0\.1:3001/mcp\n(.*?)```", text, re.S)
     assert [flags.split()[0] for flags, _ in blocks] == ["try", "tasks"]
-    server = Saying("TypeScript SDK 1.x", serverInfo={"name": "research", "version": "1.0"})
+    server = saying("TypeScript SDK 1.x", serverInfo={"name": "research", "version": "1.0"})
     server.fill(240, 12)
     async with at(server) as url:
         for flags, shown_there in blocks:
