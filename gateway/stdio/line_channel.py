@@ -100,7 +100,7 @@ class StdioChannel:
 class StdioReply:
     """The way back of one answer of the gateway's own (`Reply`). `reservation` holds its request too."""
 
-    caller: StdioChannel
+    to_server: StdioChannel
     outlet: Outlet
     reservation: Reservation
     request_bytes: int
@@ -110,7 +110,7 @@ class StdioReply:
 
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> StdioChannel:
         """The way to the server. `on_message` gets nothing: all other lines of the server pass as ever."""
-        return self.caller
+        return self.to_server
 
     def owe(self, requests: int) -> None:
         """No guard counts over stdio."""

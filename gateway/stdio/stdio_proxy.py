@@ -63,7 +63,7 @@ class StdioProxy:
         self.sessions = Sessions(config.index, self._clock)
         self.sessions.lives = self._counts.lives
         self._unanswered = Unanswered()
-        self._caller = StdioChannel(server, self._unanswered)
+        self._channel = StdioChannel(server, self._unanswered)
         self._answerer = Answerer(self.sessions, config.index, self._counts)
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -98,7 +98,7 @@ class StdioProxy:
         """Carry all of the client's lines to the server, let the answers under way end, and close its input."""
         last = await self._carry(source, self._to_server, self._is_answered)
         if self._to_server.is_inside:  # a large line: no request of the gateway's own can follow
-            self._caller.end("the client has ended inside a line")
+            self._channel.end("the client has ended inside a line")
         if last is not None and not await self._is_answered(last):
             await self._answers()
             self._to_server.pass_on(last)
@@ -142,7 +142,7 @@ class StdioProxy:
         self, message: ListRequest, position: Position | BadQuery, size_bytes: int, is_full: bool
     ) -> None:
         reservation, began_at = Reservation(self._buffers), self._clock()
-        reply = StdioReply(self._caller, self._to_client, reservation, size_bytes)
+        reply = StdioReply(self._channel, self._to_client, reservation, size_bytes)
         failed: GatewayError | None = None
         self._access_log.began(message, None)
         try:
@@ -163,10 +163,10 @@ class StdioProxy:
 
     async def serve_server(self, source: PipeSource) -> None:
         """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
-        last = await self._carry(source, self._to_client, self._stays, self._caller.may_be_answered_by)
+        last = await self._carry(source, self._to_client, self._stays, self._channel.may_be_answered_by)
         if last is not None and await self._stays(last):
             last = None
-        self._caller.end("the server has ended without an answer")
+        self._channel.end("the server has ended without an answer")
         await self._answers()
         if last is not None:
             self._to_client.pass_on(last)
@@ -185,12 +185,12 @@ class StdioProxy:
             message_id = jsonrpc.id_of(message.id) or b"null"
         if message_id is None:
             self._take_in((UNMATCHED if message is None else PLAIN).read(line.raw, message))
-        elif self._caller.asked(message_id):
-            self._caller.answer(message_id, message)
+        elif self._channel.asked(message_id):
+            self._channel.answer(message_id, message)
             return True
         elif message is None:
             self._take_in(self._answered(message_id).unread())  # no JSON, but it ends the wait all the same
-        elif self._caller.misplaced(message_id, message):
+        elif self._channel.misplaced(message_id, message):
             return True
         else:
             passed = self._unanswered.take(message_id)
@@ -207,9 +207,9 @@ class StdioProxy:
         if sight.stays is None:
             if line.ended and sight.may_be_response:  # it was held, or came at once
                 message_id = jsonrpc.id_of(jsonrpc.member(line.raw, "id"))
-            sight.stays = sight.may_be_response and self._caller.asked(message_id)
+            sight.stays = sight.may_be_response and self._channel.asked(message_id)
         if line.ended:
-            self._caller.answer(message_id, None)
+            self._channel.answer(message_id, None)
             if sight.may_be_message and not sight.stays and (pending := self._answered(message_id)) is not PLAIN:
                 self._take_in(pending.unread())
         return sight.stays
@@ -241,7 +241,7 @@ class StdioProxy:
             **self._buffers.gauges(),
             "upstream_up": ("1: the server runs.", {name: 1.0}),
             "requests_in_flight": ("Requests of the client that have not been answered.", {name: passed + answering}),
-            "upstream_requests_in_flight": (_OUT_HELP, {name: passed + len(self._caller.waiting)}),
+            "upstream_requests_in_flight": (_OUT_HELP, {name: passed + len(self._channel.waiting)}),
             "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
         }
 

@@ -142,7 +142,7 @@ class Process:
 
     def waits(self, message_id: int) -> bool:
         """Whether the gateway waits for the response to a request of its own."""
-        return self._proxy._caller.waiting.get(message_id) is not None
+        return self._proxy._channel.waiting.get(message_id) is not None
 
     def end(self) -> None:
         """The process ends, and the host closes its streams."""
