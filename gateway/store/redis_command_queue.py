@@ -178,6 +178,12 @@ class Batch:
             self._asked[question] = asyncio.get_running_loop().create_future()
         return self._asked[question]
 
+    def take_questions(self) -> "Batch":
+        """These questions alone; here they wait no more."""
+        taken = Batch()
+        taken._asked, self._asked = self._asked, taken._asked
+        return taken
+
     def commands(self, value_ms: int) -> list[Command]:
         found: list[Command] = [("UNLINK", *self._dropped)] if self._dropped else []
         found += [("SET", name, value, "PX", value_ms) for name, value in self._values.items()]

@@ -10,6 +10,7 @@ One key is a mark, the same for all replicas. Each batch reads it: a store whose
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
@@ -116,7 +117,8 @@ class Pipeline:
         self._url = settings.url
         self.value_ms = self.entries_ms = 0  # how long the value and the entries of an unused session are kept
         self._failed = failed
-        self._owed: tuple[dict[Ending, None], ...] = {}, {}  # names that are forgotten; entries that replace others
+        # Names that are forgotten; entries that replace others.
+        self._owed: tuple[OrderedDict[Ending, None], ...] = OrderedDict(), OrderedDict()
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -162,7 +164,7 @@ class Pipeline:
             kept = self._owed[bool(end.new)]
             kept[end] = None
             if len(kept) > _OWED_MAX:
-                del kept[next(iter(kept))]
+                kept.popitem(last=False)
 
     # ---- the loop ----
 
@@ -207,9 +209,10 @@ class Pipeline:
         self._become(StoreState.TELLING)
         self._tried.set()
         while not self._is_done:
-            await self._tell()
-            if self._telling is None and not self.waiting and self.state is not StoreState.TELLING:
+            idles = self._telling is None and not self.waiting and self.state is not StoreState.TELLING
+            if idles and not self._is_telling_due:
                 await self._news(_BEAT_S)
+            await self._tell()
             refused = await self._carry(link)
             if refused:
                 of_cluster = isinstance(refused[0], ClusterDownError | AskError)
@@ -224,21 +227,32 @@ class Pipeline:
         rests = not (self._lacks or self._telling is not None or self.waiting)
         return self._stopping and (rests or self.state is StoreState.REFUSED)
 
+    @property
+    def _is_telling_due(self) -> bool:
+        return self._lacks and (self.state is not StoreState.REFUSED or self._loop.time() >= self._again_at)
+
     async def _tell(self) -> None:
         """Begin to tell everything if that is due; go on telling until enough waits for one batch."""
-        if self._lacks and (self.state is not StoreState.REFUSED or self._loop.time() >= self._again_at):
+        if self._is_telling_due:
             self._telling, self._lacks, self._mark = self._tell_all(), False, None
             if self.state is not StoreState.SLOW:
                 self._become(StoreState.TELLING)
-            for kept in self._owed:
-                for end in kept:
-                    self.waiting.end(end)
-                kept.clear()
-        while self._telling is not None and self.waiting.size < _TOGETHER:
+        while self._telling is not None and not any(self._owed) and self.waiting.size < _TOGETHER:
             if next(self._telling, _END) is _END:
                 self._telling = None
             else:
                 await asyncio.sleep(0)
+
+    def _next_batch(self) -> Batch:
+        """What waits. Before it goes what is owed, which is older, in batches of its own; the questions do not wait."""
+        if self._telling is None or not any(self._owed):
+            batch, self.waiting = self.waiting, Batch()
+            return batch
+        batch = self.waiting.take_questions()
+        for kept in self._owed:
+            while kept and batch.size < _TOGETHER:
+                batch.end(kept.popitem(last=False)[0])
+        return batch
 
     async def _news(self, within_s: float) -> None:
         """Wait until there is something to carry, for `within_s` at most."""
@@ -248,7 +262,7 @@ class Pipeline:
 
     async def _carry(self, link: Any) -> list[ResponseError]:
         """Carry what waits to the store, and the answers back. Returns why something was refused. Raises."""
-        batch, self.waiting = self.waiting, Batch()
+        batch = self._next_batch()
         self._wake.clear()
         if self._lingering is not None:
             self._lingering.cancel()

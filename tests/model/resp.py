@@ -20,6 +20,7 @@ class Redis:
         self.state = "well"
         self.well_since = float("-inf")
         self.delay_s = 0.0  # until it answers
+        self.command_s = 0.0  # that each command takes besides
         self.commands = 0
         self.values: dict[bytes, bytes] = {}
         self.sets: dict[bytes, dict[bytes, int]] = {}
@@ -135,7 +136,8 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._unread += data
         if self._redis.state != "stopped":
-            self._redis.loop.call_later(self._redis.delay_s, self.go_on) if self._redis.delay_s else self.go_on()
+            late_s = self._redis.delay_s + self._redis.command_s * data.count(b"\r\n*")
+            self._redis.loop.call_later(late_s, self.go_on) if late_s else self.go_on()
 
     def cut(self) -> None:
         if self._transport is not None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from inspect import signature
 from typing import Any, Final
-from unittest.mock import patch
+from unittest.mock import ANY, patch
 
 import pytest
 
@@ -159,6 +159,36 @@ async def test_what_any_stranger_can_do_displaces_nothing_that_a_failing_store_m
     await rig.outage("killed", many)
     name = rig.store.name_of_entries(KEY)
     assert name is not None and set(rig.redis.sets[name.encode()]) == {there("t-1"), DOUBT}
+
+
+@on_a_clock_of_its_own
+async def test_what_is_owed_goes_out_in_portions(rig: Rig) -> None:
+    """10,000 ends were one batch, late again and again: the store stayed down."""
+    keys = [KEY._replace(session=b"%d" % number) for number in range(10_000)]
+    rig.redis.command_s = 0.0002
+    await rig.redis.become("killed")
+    for key in keys:
+        rig.shared.lost(key, None)
+    await rig.redis.become("well")
+    await asyncio.sleep(5)
+    assert rig.store.is_up
+    assert list(rig.redis.sets.values()).count({DOUBT: ANY}) == len(keys)
+
+
+@pytest.mark.parametrize("waiting", range(19_995, 20_001))
+@on_a_clock_of_its_own
+async def test_a_session_that_ends_while_too_much_waits_ends_at_the_other_replicas(rig: Rig, waiting: int) -> None:
+    """Its entries were to be forgotten, and the others told: the first was owed, and undid the second."""
+    one, other = rig.own(), rig.own()
+    owners = one.owners_of(ADA)[:1]
+    one.make(A, owners, Made("t-1", 60.0))
+    await asyncio.sleep(1)
+    assert await other.owns_now(owners, ["t-1"])
+    rig.store.add(KEY, [b"%d" % number for number in range(waiting)])
+    one.end_all(ADA)
+    await asyncio.sleep(BACK_S)
+    await other.learn(owners)
+    assert not other.owns(owners, "t-1")
 
 
 @on_a_clock_of_its_own
