@@ -285,13 +285,15 @@ class Oracle:
                 "Service Unavailable": 503,
             }.get(told, 200)
         dropped = {o.id for o in own if o.is_broken}
+        anybodys = [o for o in own if self._upstream.is_lost(o)]  # two of them may both be taken for one request's
         refused = [o for o in own if "cursor" in o.params and o.is_refused]
         put_off = [o for o in own if o.outcome in PUT_OFF]
         explained = {
             **{refusal: str(refusal) in kinds for refusal in (401, 403, 429, 500)},
             200: "error" in kinds and outcome.error == {"code": -32603, "message": "oh no"},
             502: any(sum(o.id == i and o.is_broken for o in self._upstream.own) > 1 for i in dropped)
-            or len(refused) > _REFUSED_MAX,
+            or len(refused) > _REFUSED_MAX
+            or len(anybodys) > 1,
             503: False,
             504: "hang" in kinds
             or any(map(self._upstream.is_lost, own))

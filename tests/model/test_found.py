@@ -352,11 +352,16 @@ OVER_STDIO = {
         Setting(delays=((0, 16), (1, 1), (5, 0), (1, 16), (5, 5), (70, 5)), ids_again=0, listening=True, tasks="c"),
         (Create(), Get(method="tasks/result", form="large")),
     ),
+    "the responses to a page and to a task have the id of no request, and are both taken for the page's": History(
+        Setting(per_page=1, delays=((16, 2), (140, 2), (0, 70)), listening=True, tasks="fcwifccxcfc"),
+        (Query(), Wait(63), Fault(kind="text id", method="tasks/get"), Wait(63), Fault(kind="other id"),
+         Fault(kind="code -32050"), Wait(63), Fault(kind="other id"), Query(ids=(99, 3, 5)), Wait()),
+    ),
     "a notification tells of a task at the very end": History(
         Setting(max_age=1, full_crawl_interval=0, order="nothing", listening=True, tasks="w"),
         (Update(status=1, notify=True, late=70),),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("history", OVER_STDIO.values(), ids=OVER_STDIO.keys())
