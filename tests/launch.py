@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, redirect_stderr
+from contextlib import asynccontextmanager, closing, contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -438,8 +438,7 @@ class Gateways:
         """
         before = asyncio.all_tasks()
         asyncio.get_running_loop().set_debug("LOOP_DEBUG" in os.environ)
-        with ExitStack() as stack:
-            log = stack.enter_context(self._logging(changed["log"])) if "log" in changed else None
+        with self._logging(changed.get("log")) as log:
             async with app_before(upstream, changed) as gateway:
                 idle = asyncio.all_tasks()
                 yield replace(gateway, log_file=log)
@@ -449,18 +448,24 @@ class Gateways:
             await _only_left(before | every.difference(own))
 
     @contextmanager
-    def _logging(self, log: Json) -> Iterator[Path]:
-        """The App's log in a file, as the command's is. In the end this process logs as before."""
+    def _logging(self, log: Json | None) -> Iterator[Path | None]:
+        """The App's log in a file, as the command's is; none without `log`. A reload changes how this process logs:
+        in the end it does so as before.
+        """
         self._count += 1
         file = self._directory / f"{self._count}.log"
         root, ours = logging.getLogger(), logging.getLogger("taskgate")
-        kept = root.handlers[:], ours.handlers[:], ours.propagate, ours.level
+        level, kept = ours.level, (root.handlers[:], ours.handlers[:], ours.propagate)
         try:
+            if log is None:
+                yield None
+                return
             with file.open("w") as out, redirect_stderr(out):
                 log_format.set_up(msgspec.convert(log, gateway_config.Log))
                 yield file
         finally:
-            root.handlers[:], ours.handlers[:], ours.propagate, ours.level = kept
+            root.handlers[:], ours.handlers[:], ours.propagate = kept
+            ours.setLevel(level)  # loggers remember which levels they tell, until this is called
         for fault in FAULTS:
             assert fault not in file.read_text(), file.read_text()[-TAIL_BYTES:]
 

@@ -6,7 +6,6 @@ gets, and what reaches the server. Always: what the gateway cannot read passes n
 
 import asyncio
 import gzip
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import product
@@ -304,13 +303,7 @@ async def test_an_answer_on_a_resumed_stream_makes_a_task_his_if_it_is_nobodys(g
         assert told(await rig.ask(raw(b"", method=b"GET"))) != [], "his own by now"
 
 
-async def test_who_cannot_be_told_apart_is_told_why(
-    gateways: Gateways, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = logging.getLogger("taskgate.request")  # an App of a test before may have left its logger to itself
-    monkeypatch.setattr(log, "propagate", False)
-    monkeypatch.setattr(log, "handlers", [caplog.handler])
-    caplog.set_level(logging.WARNING, log.name)
+async def test_who_cannot_be_told_apart_is_told_why(gateways: Gateways, caplog: pytest.LogCaptureFixture) -> None:
     async with guarded(gateways) as rig:
         for method in ("tasks/get", "tasks/list", "tasks/cancel"):
             error = final(await rig.ask(post(call(method, taskId="n-1"))))["error"]
