@@ -26,6 +26,8 @@ from gateway.tasks.single_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
 _IN_A_TURN: Final = 50  # tasks that are learnt
+_TOLD_AGAIN_MAX: Final = 1000  # makings, while the store fails
+_TOLD_AGAIN_S: Final = 1.0
 _MAKINGS_MAX: Final = 4  # of one task, the last of them that which counts
 _LONGER: Final = 1.5  # the store keeps a task than a replica
 _RENEWED_AT: Final = 1.25  # of that time are left
@@ -47,7 +49,7 @@ class SharedOwn(OwnTasks):
         if self.owns(owners, made.id) or not owners:
             making = self.makings.get((server, made.id)) or Ownership((), made.ttl_s)
             self._tell(server, made.id, making, is_new=True)
-            self._begin(self._tell_earlier(server, owners, made.id))
+            self._begin(self._tell_made(server, made.id, making, self._store.is_up))
 
     def claim(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
         self._begin(self._claim(server, owners, made))
@@ -74,12 +76,22 @@ class SharedOwn(OwnTasks):
         old = [entry, *old] if old else []
         self._store.add(_key_of(owner), [entry], old, kept_s=kept_s, most=IDS_OF_SESSION)
 
-    async def _tell_earlier(self, server: ServerKey, owners: Sequence[OwnerKey], task_id: str) -> None:
-        """Tell those that another replica knows for a task's owners that they have lost it."""
-        read = await self._store.read(_key_of_task(server, task_id))
-        for making in [] if read is None else read.tasks:
-            for owner in _making_in(server, making).owners:
-                if owner not in owners:
+    async def _tell_made(self, server: ServerKey, task_id: str, making: Ownership, was_up: bool) -> None:
+        """Tell those who had a task that they have lost it, once the store has the making. While it fails that is told
+        again: `tell_all` leaves what the store has in its order, and tells of no task that is nobody's.
+        """
+        task = _key_of_task(server, task_id)
+        while (read := await self._store.read(task)) is None or not (was_up and self._store.is_up):
+            if len(self._telling) > _TOLD_AGAIN_MAX:
+                return
+            await asyncio.sleep(_TOLD_AGAIN_S)
+            if self.makings.get((server, task_id), making) is not making or making.until <= self._now().at:
+                return
+            was_up = self._store.is_up
+            self._tell(server, task_id, making, is_new=True)
+        for earlier in read.tasks:
+            for owner in _making_in(server, earlier).owners:
+                if owner not in making.owners:
                     self._tell_owner(owner, entry_of_gone(task_id), [entry_of(task_id, None)], 2 * IDLE_S)
 
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
@@ -113,10 +125,12 @@ class SharedOwn(OwnTasks):
         for at, task_id in enumerate(task_ids):
             if at % _IN_A_TURN == _IN_A_TURN - 1:
                 await asyncio.sleep(0)
-            if self.makings.get((server, task_id)) is not before[at]:
+            if (known := self.makings.get((server, task_id))) is not before[at]:
                 continue  # it was made again meanwhile
             last, left_ms, *has = found[at * count : (at + 1) * count]
             making = _making_in(server, last)
+            if known is not None and known.owners != making.owners and not self._store.is_up:
+                continue  # the store may not know of it yet that it was made again here
             his = [owner for owner, listed in zip(owners, has, strict=True) if listed and owner in making.owners]
             if new := [owner for owner in his if not self.owns([owner], task_id)]:
                 self.give(server, task_id, making, new)

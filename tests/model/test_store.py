@@ -313,6 +313,39 @@ async def test_a_task_that_is_made_again_while_the_store_is_asked_is_its_last_ma
     assert here.owns(eves, "same") != for_nobody
 
 
+@pytest.mark.parametrize("state", ["full", "killed"])
+@pytest.mark.parametrize("for_nobody", [False, True])
+@on_a_clock_of_its_own
+async def test_a_task_that_is_made_again_while_the_store_fails_is_its_last_makers_ever_after(
+    rig: Rig, state: str, for_nobody: bool
+) -> None:
+    """The store said whose it had been: he had another's task, here while the store failed, anywhere behind that."""
+    await rig.store.stop()
+    rig.store = rig.store_at(SETTINGS)
+    here = rig.own()
+    await rig.start(here.tell_all)
+    far = SharedOwn(rig.index, rig.sessions.now, lambda *_: None, rig.store_at(SETTINGS))
+    await far._store.start(far.tell_all)
+    adas, eves = here.owners_of(ADA), here.owners_of(EVE)
+    for makers in (eves, adas):
+        here.make(A, makers, Made("same", 60.0))
+        await asyncio.sleep(1)
+    await far.learn(adas)
+    await rig.redis.become(state)
+    await asyncio.sleep(1)
+    here.make(A, () if for_nobody else eves, Made("same", 60.0))
+    for _ in range(2):
+        await asyncio.sleep(0.2)
+        if rig.store.state is StoreState.REFUSED:
+            assert not await here.owns_now(adas, ["same"])
+    await rig.redis.become("well")
+    await asyncio.sleep(BACK_S + rig.index.max_age)
+    for one in (here, far):
+        assert not await one.owns_now(adas, ["same"])
+        assert await one.owns_now(eves, ["same"]) != for_nobody
+    await far._store.stop()
+
+
 @on_a_clock_of_its_own
 async def test_the_store_keeps_a_task_for_its_time_and_half_as_long_again(rig: Rig) -> None:
     """It kept each for two days: 42 MB for 26,500 tasks of a minute. No replica knows one for longer than the store."""
