@@ -311,7 +311,7 @@ class Pipeline:
         if isinstance(mark, ResponseError):
             mark = _NO_MARK
         if self._mark is None:
-            self._mark = mark
+            self._mark = mark or None  # emptied since it was set: another is set
         elif mark != self._mark:
             self._lacks = True
             self.epoch += 1

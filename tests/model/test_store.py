@@ -215,6 +215,22 @@ async def test_too_much_at_once_while_all_is_told_is_told_again(rig: Rig) -> Non
 
 
 @on_a_clock_of_its_own
+async def test_a_store_that_is_emptied_as_it_gets_its_mark_is_told_again_when_it_is_emptied_once_more(rig: Rig) -> None:
+    """No mark was the mark from then on, as behind the next emptying."""
+    rig.see("t-1")
+    await asyncio.sleep(1)
+    with patch.object(rig.redis, "_set", lambda *_: None):
+        rig.store.serves({A: upstream("a")}, DAY_S, 2 * rig.index.idle_timeout)  # everything is to be told again
+        rig.redis.values.clear()
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
+    for held in (rig.redis.values, rig.redis.sets):
+        held.clear()
+    await asyncio.sleep(BACK_S)
+    assert rig.entries() == [there("t-1")]
+
+
+@on_a_clock_of_its_own
 async def test_entries_in_use_are_kept_for_as_long_as_a_reload_says(rig: Rig) -> None:
     rig.see("t-1")
     await asyncio.sleep(1)
