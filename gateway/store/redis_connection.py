@@ -141,7 +141,7 @@ class Pipeline:
     def answers_late(self) -> bool:
         """Whether a question would get no answer in time."""
         late = self._out_since is not None and self._loop.time() - self._out_since >= self._timeout_s
-        return late or self.state in (StoreState.DOWN, StoreState.SLOW)
+        return late or self._late >= _LATE_MAX or self.state in (StoreState.DOWN, StoreState.SLOW)
 
     def soon(self) -> None:
         """What waits goes out soon. While the store takes nothing in, writes are forgotten: all will be told again."""

@@ -277,6 +277,21 @@ async def test_nobody_waits_for_a_store_that_answers_late_again_and_again(rig: R
 
 
 @on_a_clock_of_its_own
+async def test_nobody_waits_for_a_store_that_is_full_and_slow(rig: Rig) -> None:
+    """It was full, and no longer slow, each second anew."""
+    await rig.redis.become("full")
+    rig.store.add(KEY, [b"one"])
+    rig.redis.delay_s = 0.3
+    for _ in range(40):
+        assert await rig.store.read(KEY) is None
+        await asyncio.sleep(0.37)
+    assert rig.failures.count("slow") <= 3
+    rig.redis.delay_s = 0
+    await asyncio.sleep(1)
+    assert await rig.store.read(KEY) is not None
+
+
+@on_a_clock_of_its_own
 async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> None:
     async def turns(rig: Rig, entries: int) -> int:
         """How often others got theirs while so many entries were read and taken in."""
