@@ -46,6 +46,20 @@ def test_polls_of_more_tasks_than_are_kept_displace_nothing() -> None:
     assert found(owners, AGAIN) == [names[:IDS_OF_CREDENTIALS]]
 
 
+@pytest.mark.parametrize("session", [b"s-3", b""])
+def test_what_was_denied_is_found_again_once_it_has_passed_in_another_session(session: bytes) -> None:
+    """For good it was not: two denials in one session took it from all later ones. What its own session polls is no
+    news: of a server that keeps sessions apart each other one would ask again behind each poll.
+    """
+    owners, another = Owners(IndexLimits()), AGAIN._replace(session=session)
+    note(owners, KEY, "t-1")
+    owners.deny(owners.owners_of(AGAIN), "t-1", 2, had_it=False)
+    note(owners, KEY, "t-1", order=3)
+    assert found(owners, AGAIN) == [[]]
+    note(owners, another, "t-1", order=4)
+    assert found(owners, AGAIN) == [["t-1"]]
+
+
 def test_ids_go_after_a_day_without_a_use() -> None:
     owners = Owners(IndexLimits())
     for number in range(3):
