@@ -10,12 +10,14 @@ another type, and a question finds nothing there.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
 
 READ_AT_ONCE: Final = 2000  # entries
+_OWED_MAX: Final = 10_000  # of each kind
 _BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half
 _PLACE_MAX: Final = 2**53  # microseconds since 1970, until 2255; who else writes there may have infinity
 REPLACED: Final = b"REPLACED"
@@ -112,6 +114,31 @@ class Ending(NamedTuple):
     old: tuple[bytes, ...] = ()
     kept_ms: int = 0
     most: int = 0
+
+
+class Owed:
+    """What was not written, and must be before all else: names that are forgotten, and entries that replace others.
+
+    Of too many the newest. Any stranger can end sessions of his own, again and again. So names displace no entries.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: tuple[OrderedDict[Ending, None], ...] = OrderedDict(), OrderedDict()
+
+    def __bool__(self) -> bool:
+        return any(self._kinds)
+
+    def keep(self, ends: Iterable[Ending]) -> None:
+        for end in ends:
+            kept = self._kinds[bool(end.new)]
+            kept[end] = None
+            if len(kept) > _OWED_MAX:
+                kept.popitem(last=False)
+
+    def move_to(self, batch: "Batch", size_max: int) -> None:
+        for kept in self._kinds:
+            while kept and batch.size < size_max:
+                batch.end(kept.popitem(last=False)[0])
 
 
 class _Set:

@@ -10,7 +10,6 @@ One key is a mark, the same for all replicas. Each batch reads it: a store whose
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
@@ -24,7 +23,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AskError, ClusterDownError, ResponseError
 
 from gateway import config
-from gateway.store.redis_command_queue import REPLACED, Batch, Command, Ending, is_of_replica
+from gateway.store.redis_command_queue import REPLACED, Batch, Command, Ending, Owed, is_of_replica
 
 log = logging.getLogger("taskgate.store")
 
@@ -35,7 +34,6 @@ _ANSWER_S: Final = 1.0  # for the answers to one batch
 _BEAT_S: Final = 0.5  # a connection that is quiet is tried
 _LINGER_S: Final = 0.02  # until what is written goes out, so that it goes out together
 _TOGETHER: Final = 2000  # values and entries in a batch, while everything is told
-_OWED_MAX: Final = 10_000  # of each kind
 _WAITING_MAX: Final = 20_000  # values and entries; if more wait, everything is told again
 _CLOSE_S: Final = 1.0  # for all that waits to go out at the end
 _AGAIN_S: Final = 1.0  # until everything is told again to a store that has refused something
@@ -111,14 +109,14 @@ class Pipeline:
         """`failed` counts a failure: unreachable, slow, refused."""
         self.state = StoreState.DOWN
         self.epoch = 0  # one more with each connection, and whenever the store was emptied
+        self.losses = 0  # one more whenever what was to be written may be lost
         self.waiting = Batch()
         self._timeout_s = settings.timeout
         self._pause_s = _PAUSE_S
         self._url = settings.url
         self.value_ms = self.entries_ms = 0  # how long the value and the entries of an unused session are kept
         self._failed = failed
-        # Names that are forgotten; entries that replace others.
-        self._owed: tuple[OrderedDict[Ending, None], ...] = OrderedDict(), OrderedDict()
+        self._owed = Owed()
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -155,16 +153,9 @@ class Pipeline:
         self._wake.set()
 
     def _owe(self, ends: Iterable[Ending]) -> None:
-        """What was to be written is lost. Everything is told again, and these ends before it; of too many the newest.
-
-        Any stranger can end sessions of his own, again and again. So names that are forgotten displace no others.
-        """
-        self._lacks = True
-        for end in ends:
-            kept = self._owed[bool(end.new)]
-            kept[end] = None
-            if len(kept) > _OWED_MAX:
-                kept.popitem(last=False)
+        """What was to be written is lost. Everything is told again, and these ends before it."""
+        self._lacks, self.losses = True, self.losses + 1
+        self._owed.keep(ends)
 
     # ---- the loop ----
 
@@ -237,7 +228,7 @@ class Pipeline:
             self._telling, self._lacks, self._mark = self._tell_all(), False, None
             if self.state is not StoreState.SLOW:
                 self._become(StoreState.TELLING)
-        while self._telling is not None and not any(self._owed) and self.waiting.size < _TOGETHER:
+        while self._telling is not None and not self._owed and self.waiting.size < _TOGETHER:
             if next(self._telling, _END) is _END:
                 self._telling = None
             else:
@@ -245,13 +236,11 @@ class Pipeline:
 
     def _next_batch(self) -> Batch:
         """What waits. Before it goes what is owed, which is older, in batches of its own; the questions do not wait."""
-        if self._telling is None or not any(self._owed):
+        if self._telling is None or not self._owed:
             batch, self.waiting = self.waiting, Batch()
             return batch
         batch = self.waiting.take_questions()
-        for kept in self._owed:
-            while kept and batch.size < _TOGETHER:
-                batch.end(kept.popitem(last=False)[0])
+        self._owed.move_to(batch, _TOGETHER)
         return batch
 
     async def _news(self, within_s: float) -> None:

@@ -48,8 +48,9 @@ class SharedOwn(OwnTasks):
         super().make(server, owners, made)
         if self.owns(owners, made.id) or not owners:
             making = self.makings.get((server, made.id)) or Ownership((), made.ttl_s)
+            losses = self._store.losses
             self._tell(server, made.id, making, is_new=True)
-            self._begin(self._tell_made(server, made.id, making, self._store.is_up))
+            self._begin(self._tell_made(server, made.id, making, losses))
 
     def claim(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
         self._begin(self._claim(server, owners, made))
@@ -76,21 +77,25 @@ class SharedOwn(OwnTasks):
         old = [entry, *old] if old else []
         self._store.add(_key_of(owner), [entry], old, kept_s=kept_s, most=IDS_OF_SESSION)
 
-    async def _tell_made(self, server: ServerKey, task_id: str, making: Ownership, was_up: bool) -> None:
-        """Tell those who had a task that they have lost it, once the store has the making. While it fails that is told
-        again: `tell_all` leaves what the store has in its order, and tells of no task that is nobody's.
+    async def _tell_made(self, server: ServerKey, task_id: str, making: Ownership, losses: int) -> None:
+        """Tell those who had a task that they have lost it, once the store has the making. That is told again if it
+        was lost: `tell_all` leaves what the store has in its order, and tells of no task that is nobody's.
         """
         task = _key_of_task(server, task_id)
-        while (read := await self._store.read(task)) is None or not (was_up and self._store.is_up):
+        while (read := await self._store.read(task)) is None or losses != self._store.losses or not self._store.is_up:
             if len(self._telling) > _TOLD_AGAIN_MAX:
                 return
             await asyncio.sleep(_TOLD_AGAIN_S)
-            if self.makings.get((server, task_id), making) is not making or making.until <= self._now().at:
+            known = self.makings.get((server, task_id))
+            if (known is not making and (known or making.owners)) or making.until <= self._now().at:
                 return
-            was_up = self._store.is_up
-            self._tell(server, task_id, making, is_new=True)
-        for earlier in read.tasks:
-            for owner in _making_in(server, earlier).owners:
+            if losses != self._store.losses:
+                losses = self._store.losses
+                self._tell(server, task_id, making, is_new=True)
+        for earlier in (_making_in(server, entry) for entry in read.tasks):
+            if (earlier.owners, earlier.ttl_s) == (making.owners, making.ttl_s):
+                return  # those behind it are later
+            for owner in earlier.owners:
                 if owner not in making.owners:
                     self._tell_owner(owner, entry_of_gone(task_id), [entry_of(task_id, None)], 2 * IDLE_S)
 

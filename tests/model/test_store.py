@@ -364,17 +364,39 @@ async def test_a_task_that_is_made_again_while_the_store_fails_is_its_last_maker
     await far.learn(adas)
     await rig.redis.become(state)
     await asyncio.sleep(1)
-    here.make(A, () if for_nobody else eves, Made("same", 60.0))
+    for makers in (adas, [] if for_nobody else eves):
+        here.make(A, makers, Made("same", 60.0))
     for _ in range(2):
         await asyncio.sleep(0.2)
         if rig.store.state is StoreState.REFUSED:
             assert not await here.owns_now(adas, ["same"])
+    here.sweep()
     await rig.redis.become("well")
     await asyncio.sleep(BACK_S + rig.index.max_age)
     for one in (here, far):
         assert not await one.owns_now(adas, ["same"])
         assert await one.owns_now(eves, ["same"]) != for_nobody
     await far._store.stop()
+
+
+@on_a_clock_of_its_own
+async def test_a_store_that_is_slow_is_told_once_that_a_task_was_made(rig: Rig) -> None:
+    """It has that: told again, it is later than what another replica has made meanwhile."""
+    here, far = rig.own(), rig.own()
+    adas, eves = here.owners_of(ADA), here.owners_of(EVE)
+    rig.redis.delay_s = 0.3
+    for _ in range(9):
+        await rig.store.read(KEY)
+        await asyncio.sleep(0.37)
+    assert rig.store.state is StoreState.SLOW
+    for one, makers in ((here, eves), (far, adas)):
+        one.make(A, makers, Made("same", 60.0))
+        await asyncio.sleep(3)
+    rig.redis.delay_s = 0
+    await asyncio.sleep(BACK_S + rig.index.max_age)
+    for one in (here, far):
+        assert await one.owns_now(adas, ["same"])
+        assert not await one.owns_now(eves, ["same"])
 
 
 @on_a_clock_of_its_own
