@@ -9,18 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.real.conftest import (
-    FILTER_CAPABILITY,
-    Json,
-    Runner,
-    Steps,
-    blurred,
-    finish,
-    ids_of,
-    instant,
-    selected,
-    start,
-)
+from tests.real.conftest import FILTER_CAPABILITY, Runner, Steps, blurred, finish, ids_of, instant, selected, start
 
 TASKS = 13
 PAGE_SIZE_UPSTREAM = 10
@@ -43,10 +32,6 @@ def said(runner: Runner) -> Conversations:
     with runner.everything() as server, runner.gateway(server) as gateway:
         begun = start("everything", f"{server.wait()}/mcp"), start("everything", f"{gateway.wait()}/mcp", "filtered")
         return Conversations(*finish(*begun))
-
-
-def listed(pages: list[Json]) -> list[Json]:
-    return [task for page in pages for task in page["tasks"]]
 
 
 # What passes through
@@ -103,7 +88,7 @@ def test_what_passed_is_found_at_once_and_an_ended_session_is_refused_as_ever(sa
 
 
 def test_each_filtered_list_is_what_its_criteria_mean(said: Conversations) -> None:
-    tasks = listed(said.through["tasks/list unfiltered"]["pages"])
+    tasks = [task for page in said.through["tasks/list unfiltered"]["pages"] for task in page["tasks"]]
     assert len(tasks) == TASKS
     answers = said.through["filtered"]["answers"]
     assert len(answers) == 14

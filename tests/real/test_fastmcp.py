@@ -11,14 +11,7 @@ from mcp import types
 
 from tests.forked import forked
 from tests.launch import ROOT
-from tests.real.conftest import (
-    Json,
-    Place,
-    Runner,
-    Wire,
-    ids_of,
-    instant,
-)
+from tests.real.conftest import Json, Place, Runner, Wire, ids_of, instant
 from tests.trials import LISTS_NONE
 
 

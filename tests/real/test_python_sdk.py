@@ -11,19 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from tests.launch import eventually
-from tests.real.conftest import (
-    PAGE_SIZE,
-    Client,
-    Json,
-    Place,
-    Runner,
-    Wire,
-    connected,
-    free_port,
-    ids_of,
-    instant,
-    selected,
-)
+from tests.real.conftest import Client, Json, Place, Runner, Wire, connected, free_port, ids_of, instant, selected
 
 
 async def populate(client: Client, rounds: int = 3) -> list[Json]:
@@ -106,7 +94,7 @@ async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(
 ) -> None:
     """The client's GET stream is open meanwhile: it is closed, and the old gateway ends with 0."""
     port = free_port()
-    small: Json = {"page_size": PAGE_SIZE}
+    small: Json = {"page_size": 5}
     async with AsyncExitStack() as life:
         with runner.gateway(python_sdk_stream.server, small, port) as gateway:
             client = await life.enter_async_context(connected(f"{gateway.wait()}/mcp"))

@@ -15,18 +15,7 @@ from typing import Final
 
 import pytest
 
-from tests.launch import (
-    COMMAND,
-    ROOT,
-    Gateway,
-    Gateways,
-    eventually,
-    is_ready,
-    listening,
-    port_of,
-    ports,
-    settings,
-)
+from tests.launch import COMMAND, ROOT, Gateway, Gateways, eventually, is_ready, listening, port_of, ports, settings
 from tests.tools import missing
 
 MOMENTS: Final = int(os.environ.get("START_SIGNALS", "2"))  # of each kind

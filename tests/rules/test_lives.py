@@ -16,16 +16,7 @@ from gateway.mcp.task_observations import Observation, Shown
 from gateway.operate.metrics import Metrics, age_s
 from gateway.operate.recent_rates import Rates, quantile
 from gateway.tasks import lifecycle_counts
-from gateway.tasks.lifecycle_counts import (
-    DURATIONS,
-    ENDS,
-    LAST_MAX,
-    STARTED,
-    TOOLS_MAX,
-    UNHEARD,
-    UNHEARD_S,
-    Lives,
-)
+from gateway.tasks.lifecycle_counts import DURATIONS, ENDS, LAST_MAX, STARTED, TOOLS_MAX, UNHEARD, UNHEARD_S, Lives
 
 NOW_S: Final = 1_780_000_000.0  # 2026-05-28T20:26:40Z
 UP: Final = ServerKey("up")

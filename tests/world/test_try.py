@@ -21,18 +21,7 @@ from gateway.cli.mcp_client import Client, Target
 from gateway.demo.legacy_server import LegacyServer
 from gateway.query.criteria import CRITERIA
 from tests.forked import fork_of, forked, ran
-from tests.launch import (
-    COMMAND,
-    NO_AUTHORITIES,
-    ROOT,
-    Gateways,
-    Json,
-    changes,
-    command,
-    eventually,
-    held_port,
-    port_of,
-)
+from tests.launch import COMMAND, NO_AUTHORITIES, ROOT, Gateways, Json, changes, command, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import TASKS_CAPABILITY, answer, dumps, fault, response, result

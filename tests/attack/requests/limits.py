@@ -2,21 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import (
-    JSON,
-    WAYS,
-    Pieces,
-    Request,
-    Seen,
-    either,
-    get,
-    held,
-    passes,
-    raw,
-    refused,
-    stops,
-    streamed,
-)
+from tests.attack.rows import JSON, WAYS, Request, Seen, either, get, held, passes, raw, refused, stops, streamed
 
 HEAD_BYTES_MAX: Final = 8192
 FIELDS_MAX: Final = 256  # by default
@@ -29,7 +15,7 @@ def _padded(size_bytes: int) -> bytes:
     return get(b"X: " + b"a" * (size_bytes - len(empty)))
 
 
-def _in_pieces(data: bytes) -> Pieces:
+def _in_pieces(data: bytes) -> tuple[bytes, ...]:
     return tuple(data[at : at + 1000] for at in range(0, len(data), 1000))
 
 
