@@ -5,8 +5,7 @@ from typing import Final
 from tests.attack.readers import Reading
 from tests.attack.rows import JSON
 from tests.relay.http1 import Fields, Message
-from tests.relay.messages import call, dumps, result
-from tests.relay.wire import chunked
+from tests.relay.messages import call, chunked, dumps, result
 
 TARGET: Final = b"/victim/"
 SECRET: Final = b"s3cr3t-"

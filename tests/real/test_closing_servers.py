@@ -11,10 +11,9 @@ import pytest
 from tests.certificates import Authority
 from tests.deploy.balancers import running_with
 from tests.launch import Gateways, held_port, is_taken, port_of, started
-from tests.relay.messages import filtered
+from tests.relay.messages import filtered, post
 from tests.relay.rig import told
 from tests.relay.test_ends import cut, exchanged, sized
-from tests.relay.wire import post
 from tests.tools import NODE, node
 
 SIZES: Final = [250_000 + 49_157 * number for number in range(20)]

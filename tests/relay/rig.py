@@ -16,8 +16,7 @@ from gateway.app import App
 from tests.launch import Gateway, Gateways, fetched, listening, port_of, settings
 from tests.peer import WAIT_S, Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, fault, result
-from tests.relay.wire import answer, post
+from tests.relay.messages import Json, answer, fault, post, result
 from tests.upstream import Upstream
 
 Script: TypeAlias = Callable[[Message, Peer], Awaitable[bytes | None]]

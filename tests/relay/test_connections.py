@@ -22,9 +22,8 @@ from gateway.upstream.dial import Dialer
 from tests.launch import Gateways, listening, logged, port_of
 from tests.peer import Peer, kernel_bytes_max
 from tests.relay.http1 import Message
-from tests.relay.messages import call, filtered, initialized, page, task
+from tests.relay.messages import call, chunked, filtered, initialized, page, post, request, response, task
 from tests.relay.rig import Rig, Server, answers, final, own, rig_with
-from tests.relay.wire import chunked, post, request, response
 from tests.upstream import Upstream
 
 TEXT = b"Content-Type: text/plain"

@@ -21,9 +21,8 @@ from tests.launch import Gateways, listening, port_of
 from tests.relay.cases import about_the_limit, all_cases, timed_cases
 from tests.relay.conftest import SMALL_BODY_BYTES
 from tests.relay.harness import Case, Step, begins, client, compare, exchange, upstream, upstream_ends
-from tests.relay.messages import call, dumps, notification, result, task
+from tests.relay.messages import call, dumps, event, notification, result, task
 from tests.relay.rig import Place
-from tests.relay.wire import event
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 EXCHANGES_MAX: Final = 3

@@ -17,9 +17,8 @@ from tests.launch import Gateways, eventually
 from tests.own_ids import OWN
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, dumps, filtered, page, result, task
+from tests.relay.messages import Json, answer, call, dumps, filtered, page, post, request, result, task
 from tests.relay.rig import Rig, Script, Server, body, meant, rig_with
-from tests.relay.wire import answer, post, request
 
 ALICE, BOB = b"Authorization: Bearer alice", b"Authorization: Bearer bob"
 ASK = call("tasks/get", taskId="t")

@@ -15,9 +15,8 @@ import pytest
 
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateway, Gateways, eventually
-from tests.relay.messages import Json
+from tests.relay.messages import Json, request, response
 from tests.relay.rig import Rig, own, rig_with, tls_client
-from tests.relay.wire import request, response
 
 NAME: Final = b"\0\x09localhost"
 COUNT: Final = "taskgate_tls_handshake_failures_total"

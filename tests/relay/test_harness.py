@@ -9,8 +9,7 @@ from tests.launch import listening
 from tests.peer import Client, NotInTime
 from tests.relay.harness import LAG_MAX_S, Case, Recording, Step, client_leaves, differences, exchange, late, record
 from tests.relay.harness import upstream_ends as ends
-from tests.relay.messages import call
-from tests.relay.wire import LAST_CHUNK, chunk, event, post, request, response, stream
+from tests.relay.messages import LAST_CHUNK, call, chunk, event, post, request, response, stream
 
 ASK = post(call("tools/call"), b"Mcp-Session-Id: 0f8c", b"X-Order: 1", b"X-Order: 2", target=b"/a%2Fb//c?")
 ONE, TWO = chunk(event(b'"one"', b"id: 1")), chunk(event(b'"two"', b"id: 2"))

@@ -18,10 +18,9 @@ from tests.bench.proc import rss_bytes
 from tests.launch import Gateways, eventually, logged
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import call, filtered, in_pages, page, result
+from tests.relay.messages import answer, call, chunk, filtered, in_pages, page, post, request, response, result, stream
 from tests.relay.messages import task as a_task
 from tests.relay.rig import Rig, Script, Server, Session, answers, body, final, ids, meant, own, rig_with, says
-from tests.relay.wire import answer, chunk, post, request, response, stream
 
 MIB = 1 << 20
 CLOSE_DELIMITED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"

@@ -20,9 +20,8 @@ from typing import Final
 from tests.launch import Gateways, listening
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, dumps, fault, page, result, task
+from tests.relay.messages import Json, answer, call, chunked, dumps, event, fault, page, post, result, stream, task
 from tests.relay.rig import Place, Rig, body, final, ids, rig_at, rig_with
-from tests.relay.wire import answer, chunked, event, post, stream
 
 STEPS: Final = int(os.environ.get("OWN_STEPS", "600"))
 SEED: Final = int(os.environ.get("OWN_SEED", "1"))

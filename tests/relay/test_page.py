@@ -15,9 +15,8 @@ import pytest
 from gateway.errors import GatewayError
 from gateway.operate import status_page as shown
 from tests.launch import ROOT, Gateway, Gateways
-from tests.relay.messages import call, filtered, page, result, task
+from tests.relay.messages import answer, call, filtered, page, result, task
 from tests.relay.rig import sent
-from tests.relay.wire import answer
 from tests.tools import tool
 from tests.upstream import in_a_thread
 

@@ -17,21 +17,9 @@ from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import (
-    Json,
-    call,
-    dumps,
-    fault,
-    filtered,
-    in_pages,
-    initialized,
-    notification,
-    page,
-    result,
-    task,
-)
+from tests.relay.messages import Json, call, fault, filtered, in_pages, initialized, notification, page, result, task
 from tests.relay.rig import Rig, Script, Server, Session, body, final, gives, ids, meant, replies, rig_with, says
-from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response
+from tests.relay.wire import LAST_CHUNK, answer, chunk, dumps, event, post, request, response
 
 PAGE = b"Origin: http://localhost:6274"
 CORS = b"Access-Control-Allow-Origin: http://localhost:6274"

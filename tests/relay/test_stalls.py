@@ -8,9 +8,8 @@ import pytest
 
 from gateway.transport.base_connection import Wire
 from tests.launch import Gateways
-from tests.relay.messages import call, filtered, in_pages, task
+from tests.relay.messages import LAST_CHUNK, call, chunk, event, filtered, in_pages, request, response, stream, task
 from tests.relay.rig import Rig, Server, failed, meant, rig_with
-from tests.relay.wire import LAST_CHUNK, chunk, event, request, response, stream
 
 JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"

@@ -16,9 +16,8 @@ from gateway.operate.access_log import AccessLog
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, call, fault, filtered, notification, page, task
+from tests.relay.messages import Json, call, fault, filtered, notification, page, post, request, response, task
 from tests.relay.rig import Rig, Server, final, own, replies, rig_with, says
-from tests.relay.wire import post, request, response
 from tests.upstream import in_a_thread
 
 METRICS = ROOT / "docs/metrics.md"

@@ -26,9 +26,8 @@ from tests.launch import Gateway, Gateways, Json, eventually, held_port, listeni
 from tests.model.virtual import START_S, VirtualLoop
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import call, filtered, page, result
+from tests.relay.messages import answer, call, chunk, filtered, page, post, request, response, result, stream
 from tests.relay.rig import Rig, gives, meant, own, rig_with
-from tests.relay.wire import answer, chunk, post, request, response, stream
 from tests.upstream import Cheap, Upstream, fields_of
 
 

@@ -11,8 +11,7 @@ import random
 from typing import Final, NamedTuple
 
 from tests.relay.http1 import End
-from tests.relay.messages import Json, call, dumps, result
-from tests.relay.wire import answer, chunk, chunked, event, post, request
+from tests.relay.messages import Json, answer, call, chunk, chunked, dumps, event, post, request, result
 from tests.soak import census, plan
 from tests.soak.plan import Conversation, Death, Departure, Dice, Exchange, Made, identity
 

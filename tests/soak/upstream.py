@@ -17,8 +17,7 @@ from tests.launch import held_port, port_of
 from tests.own_ids import is_own
 from tests.peer import Peer
 from tests.relay.http1 import End, Malformed, Message, Reader
-from tests.relay.messages import Json, dumps, fault, notification, result
-from tests.relay.wire import LAST_CHUNK, answer, chunk, event, stream
+from tests.relay.messages import LAST_CHUNK, Json, answer, chunk, dumps, event, fault, notification, result, stream
 from tests.soak.plan import TASKS, Death, Exchange, page_at
 from tests.upstream import Listener
 

@@ -5,8 +5,7 @@ import zlib
 from typing import Final
 
 from tests.attack.rows import BROKEN, CUT, JSON, Got, Pieces, Response, ask, asked, gives, ok
-from tests.relay.messages import call, dumps, initialized, result
-from tests.relay.wire import event
+from tests.relay.messages import call, dumps, event, initialized, result
 
 _EVENTS: Final = b"Content-Type: text/event-stream"
 _PLAIN: Final = dumps(result(1, {"tasks": []}))

@@ -3,8 +3,7 @@
 from typing import Final
 
 from tests.attack.rows import CHUNKED, CUT, Got, Pieces, Response, ask, asked, gives, ok, raw
-from tests.relay.messages import call, dumps, notification, result, task
-from tests.relay.wire import chunked, event
+from tests.relay.messages import call, chunked, dumps, event, notification, result, task
 
 _EVENTS: Final = b"Content-Type: text/event-stream"
 _STATUS: Final = dumps(notification("notifications/tasks/status", **task("t")))
