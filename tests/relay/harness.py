@@ -33,7 +33,6 @@ class Run:
         self.upstream = upstream
         self.speaking: Peer | None = None
         self.lags: list[float] = []
-        self.left = False  # the client, before the end
 
     def _sent(self) -> tuple[int, int]:
         """How many responses the upstream has begun so far, and the bytes of their bodies, all connections counted."""
@@ -84,11 +83,6 @@ class Run:
                     await self.in_step()
             case "upstream ends", [how]:
                 self.speaker.stop(how)
-            case "client leaves", [how]:
-                self.client.stop(how)
-                await self.speaker.ends()
-                self.lags.append(time.monotonic() - began)
-                self.left = True
 
     @property
     def speaker(self) -> Peer:
@@ -118,7 +112,6 @@ begins = _step("begins")  # the same of its head
 upstream_hears = _step("upstream hears")  # these bytes of the body arrive at the upstream, before the rest is sent
 upstream = _step("upstream")  # the upstream sends these pieces, each after the one before it has reached the client
 upstream_ends = _step("upstream ends")  # the upstream closes that connection, in order ("fin") or by a reset ("rst")
-client_leaves = _step("client leaves")  # the client closes its connection so, and the upstream sees the end of its own
 
 
 def exchange(request: bytes | Sequence[bytes], response: bytes | Sequence[bytes], number: int = 1) -> list[Step]:
@@ -135,8 +128,7 @@ def exchange(request: bytes | Sequence[bytes], response: bytes | Sequence[bytes]
 class Recording:
     """What happened in one run.
 
-    `outcome` is how the last response ended: whole, cut, open (it goes on), none (there was none), or left (the client
-    did not wait for it).
+    `outcome` is how the last response ended: whole, cut, open (it goes on), or none (there was none).
     """
 
     requests: list[Message]
@@ -151,13 +143,13 @@ async def record(case: Case, listening: socket.socket, port: int | None) -> Reco
     try:
         for step in case.steps:
             await run.play(step)
-        if not (case.stays_open or run.left):
+        if not case.stays_open:
             with contextlib.suppress(NotInTime):
                 await run.client.until(lambda: _outcome(run.client) in ("whole", "cut"), "the end of the response")
-        outcome = "left" if run.left else _outcome(run.client)
+        outcome = _outcome(run.client)
         # Whatever else is on its way comes before the end of a connection that the client has closed.
         run.client.finish()
-        if not (case.stays_open or run.left) and run.client.end == "open":
+        if not case.stays_open and run.client.end == "open":
             if port is None:
                 for peer in upstream_end.connections:
                     peer.finish()
