@@ -147,7 +147,6 @@ FINDERS: Final[dict[str, int | str]] = {
     "what several queries wait for ends with the first of them that leaves": 33,
     "a request that was put off is not repeated": 3,
     "notifications mark nothing": 5,
-    "an answer to a client marks nothing": "what passed after the clock was set back is not asked for",
     "a mark is made at the request, not at the answer": "a task is made while all pages are read",
     "an error marks nothing": 117,
     "an error about a task that the index lacks marks nothing, though own requests are under way": (
@@ -173,14 +172,9 @@ FINDERS: Final[dict[str, int | str]] = {
     "a refusal drops the index": "a tool is refused after a task was made",
     "a refusal hides nothing": "a tool is refused after a task was made",
     "an answer to what was asked before a refusal ends it": "an answer to what was asked before a 403 comes after it",
-    "one -32601 ends asking by id": "a task is asked for, and once there is no such method",
-    "-32601 ends asking by id for good": "a task is asked for, and twice there is no such method",
-    "any error about a task denies it": "a task is asked for, and once that fails",
     "one denial takes a task away": "a task is denied once",
-    "after one failure a task is left out": "a task is asked for, and once that fails",
     "one denial takes away what a query names": "a task that a query names is denied once",
     "one denial takes away what another session has shown": "a task that a caller finds again is denied once",
-    "what was put off is never asked for again": "a task that a caller finds again is asked for, and thrice that fails",
     "a 404 to a client ends its session": "there is no route for a stream",
     "an error that refuses a cursor fails the list": "a cursor is refused once with -32000",
     "a status that refuses a cursor fails the list": "a cursor is refused once with 400",
@@ -197,20 +191,10 @@ FINDERS: Final[dict[str, int | str]] = {
         "over stdio, where nothing finds a task again, there is no such method twice"
     ),
     "a line of a log puts all in doubt": "a line of a log comes between two lists",
-    "what is under way at a server writes of the one that takes its place": (
-        "a server answers late with an id that another caller has at the one that has taken its place"
-    ),
-    "what is known of a server counts for the one that takes its place": (
-        "a task is asked for by its id, and the server that has taken the place of the one before has that id"
-    ),
-    "an empty credential is one": "callers with empty credentials make a task each",
     "late news of a task that has ended begins it again": 2,
     "a result under an id that is given again begins no life": "a task that has gone and one of its id are counted",
     "each session that sees a task counts it": "a token is renewed after a task was made",
-    "an answer to a client ends no task": (
-        "a response that was on its way when its session ended makes the session known again"
-    ),
     "an answer to a client ends a refusal": "a client is served after a 403",
 }
-"""What finds a fault, and is played first: a history of test_found.py, or of a seed. All others are played if it does
-not any more."""
+"""What finds a fault, and is played first: a history of test_found.py, or of a seed; unless one of its first histories
+finds it. All others are played if it does not any more."""
