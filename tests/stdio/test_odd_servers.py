@@ -20,30 +20,20 @@ MAY_TELL: Final = [
 ]  # fmt: skip
 
 
-async def asks(stage: Stage) -> int:
-    """How often the server was asked for its list by two lists, one before and one after what it has said."""
-    await stage.client.send(QUERY_ALL)
-    await stage.client.hears(b'"id":"q"', 2)
-    return stage.server.received.count(b'"tasks/list"')
-
-
-@pytest.mark.parametrize("said", LOGS, ids=range(len(LOGS)))
-async def test_a_line_of_a_log_tells_of_no_task(small: Stage, said: bytes) -> None:
-    """All was in doubt for it, and each list of a server that logs there was read anew."""
+@pytest.mark.parametrize("number", range(len(LOGS + MAY_TELL)))
+async def test_a_line_tells_of_tasks_only_if_another_reader_may_take_it_for_a_message(
+    small: Stage, number: int
+) -> None:
+    """All was in doubt for a line of a log, and each list of a server that logs there was read anew."""
+    said, may_tell = (LOGS + MAY_TELL)[number] + b"\n", number >= len(LOGS)
     await small.answered(task("t-0", "completed"))
-    await small.server.send(said + b"\n")
-    await small.client.hears(said + b"\n")
-    assert await asks(small) == 1
-
-
-@pytest.mark.parametrize("said", MAY_TELL, ids=range(len(MAY_TELL)))
-async def test_a_line_that_another_reader_may_take_for_a_message_puts_all_in_doubt(small: Stage, said: bytes) -> None:
-    await small.answered(task("t-0", "completed"))
-    await small.server.send(said + b"\n")
-    await small.client.hears(said + b"\n")
+    await small.server.send(said)
+    await small.client.hears(said)
     await small.client.send(QUERY_ALL)
-    await small.lists(task("t-0", "completed"), number=2)
+    if may_tell:
+        await small.lists(task("t-0", "completed"), number=2)
     await small.client.hears(b'"id":"q"', 2)
+    assert small.server.received.count(b'"tasks/list"') == 1 + may_tell
 
 
 async def test_a_line_of_a_log_answers_no_request(stage: Stage) -> None:
