@@ -36,10 +36,15 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 @dataclass
 class Server:
-    """An MCP server whose list omits its tasks, or shows them. A task belongs to a session and a token."""
+    """An MCP server whose list omits its tasks, or shows them.
+
+    A task belongs to a session and a token, but where the server `is_open`: then it gives all to all. A request for a
+    task may name its id.
+    """
 
     tasks_capability: Json = field(default_factory=lambda: THREE)
     lists: bool = False
+    is_open: bool = False
     tasks: dict[str, tuple[str, str, Json]] = field(default_factory=dict)  # by id: session, token, task
     asked: list[Json] = field(default_factory=list)
 
@@ -57,16 +62,16 @@ class Server:
             return answer(result(message["id"], said), b"Mcp-Session-Id: " + uuid4().hex.encode())
         params = message["params"]
         if "task" in params:
-            made = task_of(uuid4().hex)
+            made = task_of(params.get("id") or uuid4().hex, **params["task"])
             self.tasks[made["taskId"]] = (*owner, made)
             return answer(result(message["id"], {"task": made}))
         if message["method"] == "tasks/list":
-            listed = [task for *who, task in self.tasks.values() if self.lists and tuple(who) == owner]
+            listed = [t for *who, t in self.tasks.values() if self.lists and (self.is_open or tuple(who) == owner)]
             return answer(result(message["id"], page(listed)))
         if message["method"] != "tasks/get":
             return answer(result(message["id"], {}))
         found = self.tasks.get(params["taskId"])
-        if found is None or found[:2] != owner:
+        if found is None or not (self.is_open or found[:2] == owner):
             return answer(fault(message["id"], -32602, "no such task"))
         return answer(result(message["id"], found[2]))
 
@@ -108,10 +113,10 @@ class Replica:
         await client.close()
         return response
 
-    async def make(self, caller: "Caller", method: str = "tools/call") -> str:
-        said = await self.ask(caller, call(method, name="work", task={}))
-        task_id: str = said["result"]["task"]["taskId"]
-        return task_id
+    async def make(self, caller: "Caller", task_id: str | None = None, **task: Any) -> str:
+        said = await self.ask(caller, call("tools/call", name="work", task=task, id=task_id))
+        made: str = said["result"]["task"]["taskId"]
+        return made
 
     async def ids(self, caller: "Caller", **criteria: Any) -> list[str]:
         said = await self.ask(caller, filtered(**criteria))

@@ -13,43 +13,18 @@ import pytest
 from tests.launch import eventually
 from tests.redis_process import Store
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, chunked, event, fault, page, request, result, stream
+from tests.relay.messages import Json, call, chunked, event, request, result, stream
 from tests.relay.messages import task as task_of
 from tests.relay.rig import body, meant
-from tests.store.conftest import Caller, Fleet, Replica, Server
+from tests.store.conftest import Caller, Fleet, Replica
 
 OWN: Final[dict[str, Any]] = {"guards": {"own_tasks": True}}
 
 
-class Open(Server):
-    """A server that hides nothing. A request for a task may name its id."""
-
-    def response(self, asked: Message) -> bytes:
-        message = body(asked) if asked.method != b"DELETE" else {}
-        params, method = message.get("params") or {}, message.get("method", "")
-        if "task" in params:
-            made = task_of(params.get("id") or f"t-{len(self.tasks)}", **params["task"])
-            self.tasks[made["taskId"]] = ("", "", made)
-            return answer(result(message["id"], {"task": made}))
-        if method == "tasks/list":
-            return answer(result(message["id"], page([task for *_, task in self.tasks.values()])))
-        if method == "tasks/get":
-            self.asked.append(message)
-            found = self.tasks.get(params["taskId"])
-            return answer(fault(message["id"], -32602, "no") if found is None else result(message["id"], found[2]))
-        return super().response(asked)
-
-
 @pytest.fixture
 def guarded(fleet: Fleet) -> Fleet:
-    fleet.server = Open()
+    fleet.server.lists = fleet.server.is_open = True
     return fleet
-
-
-async def make(replica: Replica, caller: Caller, task_id: str | None = None, **task: Any) -> str:
-    said = await replica.ask(caller, call("tools/call", name="work", task=task, id=task_id))
-    made: str = said["result"]["task"]["taskId"]
-    return made
 
 
 async def got(replica: Replica, caller: Caller, task_id: str) -> bool:
@@ -74,7 +49,7 @@ async def test_an_id_that_is_made_again_is_its_last_makers_at_any_replica(guarde
         ada, eve, nobody = await one.open("ada"), await one.open("eve"), Caller("", "")
         makers = [(one, ada), (other, eve), (one, ada), (one, eve), (other, ada), (other, nobody), (one, ada)]
         for replica, maker in makers:
-            await make(replica, maker, "same", **task)
+            await replica.make(maker, "same", **task)
             for each in (replica, one, other):
                 for caller in (ada, eve):
                     is_his = caller is maker
@@ -91,12 +66,12 @@ async def test_an_id_that_is_made_again_while_the_store_was_away_is_not_its_earl
     """What was heard in the connection before is no reason to ask nothing."""
     async with guarded.pair(index={"max_age": "60s"}, **OWN) as (one, other):
         ada, eve = await one.open("ada"), await one.open("eve")
-        await make(one, ada, "same")
+        await one.make(ada, "same")
         await soon(other, ada, "same")
         if lists_first:
             assert await other.ids(ada) == ["same"]
         await store.run("CLIENT", "KILL", "TYPE", "normal")
-        await make(one, eve, "same")
+        await one.make(eve, "same")
         await soon(other, ada, "same", is_his=False)
         await soon(other, eve, "same")
 
@@ -106,10 +81,10 @@ async def test_while_the_store_fails_what_is_not_known_here_gets_an_error_that_s
 ) -> None:
     async with guarded.pair(store={"url": store.url, "timeout": "1s"}, **OWN) as (one, other):
         ada, eve = await one.open("ada"), await one.open("eve")
-        before = await make(one, ada)
+        before = await one.make(ada)
         await soon(other, ada, before)
         store.signal(signal.SIGSTOP)
-        during = await make(one, ada)
+        during = await one.make(ada)
         assert await got(one, ada, before) and await got(one, ada, during) and await got(other, ada, before)
         for caller in (ada, eve):
             said = await other.exchange(caller, call("tasks/get", taskId=during))
@@ -130,7 +105,7 @@ async def test_a_session_that_ends_at_one_replica_has_no_tasks_at_another(guarde
     """The other replica had the owners, and kept them: whoever knew the session got its tasks."""
     async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
         ada = await one.open("ada")
-        made = [await make(each, ada) for each in (one, other, one)]
+        made = [await each.make(ada) for each in (one, other, one)]
         renewed = Caller(ada.session, "renewed")
         for each in (one, other):
             for task_id in made:
@@ -147,13 +122,13 @@ async def test_ids_that_nobody_has_cost_the_server_nothing_more(guarded: Fleet, 
     """A client names 2,000 of them in each list, at a replica that knows of none and at one that has read the list."""
     async with guarded.pair(index={"max_age": "60s"}, guards={"own_tasks": own}) as (one, other):
         ada = await one.open("ada")
-        made = await make(one, ada)
+        made = await one.make(ada)
         for each in (one, other):
             assert await each.ids(ada, status="working") == [made]
         guarded.server.asked.clear()
         for number, each in enumerate((one, other, one, other)):
             assert await each.ids(ada, taskIds=[f"never-{number}-{other}" for other in range(2000)]) == []
-        assert guarded.server.asked == []
+        assert guarded.server.count("tasks/get") == 0
         assert await one.ids(ada) == await other.ids(ada) == [made]
 
 
@@ -162,14 +137,14 @@ async def test_what_a_replica_tells_of_a_task_that_is_anothers_by_now_asks_nothi
 ) -> None:
     async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
         ada, eve = await one.open("ada"), await one.open("eve")
-        await make(one, ada, "same")
+        await one.make(ada, "same")
         assert await one.ids(ada) == ["same"]
-        await make(one, eve, "same")
+        await one.make(eve, "same")
         await soon(other, eve, "same")
         guarded.server.asked.clear()
         for each in (other, one, other):
             assert await each.ids(ada) == []
-        assert guarded.server.asked == [], "nothing was asked in Ada's name"
+        assert guarded.server.count("tasks/get") == 0, "nothing was asked in Ada's name"
 
 
 async def evals(store: Store) -> int:
@@ -187,7 +162,7 @@ async def test_a_message_about_a_task_takes_few_questions_and_so_does_a_replica_
     """An unknown id took six answers of the store, one after another; 9,500 tasks took 57,000 commands."""
     async with guarded.pair(index={"max_age": "60s", "page_size": 1000}, **OWN) as (one, other):
         ada, eve = await one.open("ada"), await one.open("eve")
-        made = [await make(one, ada) for _ in range(100)]
+        made = [await one.make(ada) for _ in range(100)]
         await soon(other, ada, made[-1])
         await soon(other, ada, made[0])
         before = await evals(store)
@@ -212,7 +187,7 @@ async def test_a_resumed_stream_makes_a_task_his_if_the_store_knows_no_owner(gua
     server.response = resumed  # type: ignore[method-assign]
     async with guarded.pair(**OWN) as (one, other):
         ada, eve = await one.open("ada"), await one.open("eve")
-        await make(one, ada, "hers")
+        await one.make(ada, "hers")
         await soon(one, ada, "hers")
 
         async def has_owners() -> bool:
