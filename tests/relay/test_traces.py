@@ -306,17 +306,19 @@ async def test_opentelemetry_is_imported_only_if_configured(
     [
         (
             "sys.modules['opentelemetry.sdk.trace'] = None",
-            "its packages are missing; install taskgate with the extra otel: ",
+            "traces: its packages are missing; install taskgate with the extra otel: ",
         ),
-        ("os.environ['OTEL_BSP_MAX_QUEUE_SIZE'] = '100'", "OpenTelemetry refuses a variable OTEL_*: "),
+        ("os.environ['OTEL_BSP_MAX_QUEUE_SIZE'] = '100'", "traces: OpenTelemetry refuses a variable OTEL_*: "),
+        ("sys.modules['redis'] = None", "store: its client is not installed; install taskgate with the extra redis\n"),
     ],
 )
 def test_check_says_which_packages_are_missing_and_which_variable_is_refused(setup: str, words: str) -> None:
     """A queue of 100 is smaller than what is sent at once: it was found at the start, by a traceback."""
     code = f"import os, sys; {setup}; from gateway.__main__ import main; main()"
-    config = "upstreams: [{name: a, url: 'http://127.0.0.1:1'}]\ntraces: {endpoint: 'http://127.0.0.1:4318'}"
+    key = "store: {url: 'redis://127.0.0.1'}" if "redis" in setup else "traces: {endpoint: 'http://127.0.0.1:4318'}"
+    config = f"upstreams: [{{name: a, url: 'http://127.0.0.1:1'}}]\n{key}"
     line = [sys.executable, "-W", "error", "-c", code, "--check", "--config", "-"]
     done = subprocess.run(line, cwd=ROOT, input=config, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"taskgate: traces: {words}")
+    assert done.stderr.startswith(f"taskgate: {words}")
     assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1

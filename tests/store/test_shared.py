@@ -229,15 +229,6 @@ print([name for name in sys.modules if name.partition(".")[0] == "redis" or name
     assert done.stdout == "[]\n"
 
 
-def test_a_store_whose_client_is_not_installed_is_an_error() -> None:
-    code = "import sys; sys.modules['redis'] = None; from gateway.__main__ import main; main()"
-    config = "upstreams: [{name: a, url: 'http://127.0.0.1:1'}]\nstore: {url: 'redis://127.0.0.1'}"
-    line = [sys.executable, "-W", "error", "-c", code, "--check", "--config", "-"]
-    done = subprocess.run(line, cwd=ROOT, input=config, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr == "taskgate: store: its client is not installed; install taskgate with the extra redis\n"
-
-
 async def test_replicas_of_two_versions_do_not_read_each_other(
     fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
