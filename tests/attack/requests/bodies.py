@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.attack.rows import CHUNKED, WAYS, Pieces, Request, Seen, either, get, passes, raw, refused
+from tests.relay.messages import chunked
 
 _SMUGGLED: Final = get(target=b"/smuggled")
 _CONTENTS: Final = {
@@ -19,10 +20,6 @@ _EXPECTATIONS: Final = {
 }  # fmt: skip
 
 
-def _in_chunks(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
-
-
 def _split(data: bytes, size: int) -> Pieces:
     """The bytes in pieces, each of which arrives alone."""
     pieces: list[bytes | float] = []
@@ -31,7 +28,7 @@ def _split(data: bytes, size: int) -> Pieces:
     return tuple(pieces)
 
 
-_BOTH: Final = raw(b"POST /mcp HTTP/1.1", CHUNKED, body=_in_chunks(b"abc")) + get(target=b"/b")
+_BOTH: Final = raw(b"POST /mcp HTTP/1.1", CHUNKED, body=chunked(b"abc")) + get(target=b"/b")
 
 ROWS: Final[list[Request]] = [
     *(
@@ -40,7 +37,7 @@ ROWS: Final[list[Request]] = [
         for name, data in _CONTENTS.items()
         for row in (
             passes(f"{way}-length-{name}", send(b"Content-Length: %d" % len(data), body=data), Seen(method, body=data)),
-            passes(f"{way}-chunked-{name}", send(CHUNKED, body=_in_chunks(data)), Seen(method, body=data)),
+            passes(f"{way}-chunked-{name}", send(CHUNKED, body=chunked(data)), Seen(method, body=data)),
         )
     ),
     *(
@@ -49,7 +46,7 @@ ROWS: Final[list[Request]] = [
         for name, framing, pause, body in (
             ("", _LENGTH, 0.0, b"abc"),
             ("-later", _LENGTH, 0.01, b"abc"),
-            ("-chunked", CHUNKED, 0.0, _in_chunks(b"abc")),
+            ("-chunked", CHUNKED, 0.0, chunked(b"abc")),
         )
     ),
     *(

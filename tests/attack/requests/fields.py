@@ -22,7 +22,7 @@ FOLDED: Final = {
     "lf-lf-and-a-request": b"X: a\n\n" + _SMUGGLED, "lf-cr-lf": b"X: a\n\r\nY: b",
 }  # fmt: skip
 _DELIMITERS: Final = b'(),/;<=>?@[]{}"\\'
-_GOOD_LINES: Final = {
+GOOD: Final = {
     "every-token-character": (b"!#$%&'*+-.^_`|~09azAZ: a", (b"!#$%&'*+-.^_`|~09azaz", b"a")),
     "empty-value": (b"X:", (b"x", b"")), "no-space": (b"X:a", (b"x", b"a")),
     "spaces-and-tabs-around": (b"X: \t a \t ", (b"x", b"a")), "tab-inside": (b"X: a\tb", (b"x", b"a\tb")),
@@ -51,7 +51,7 @@ ROWS: Final[list[Request]] = [
         if name in ("space-before-colon", "no-colon", "only-spaces", "a-request-line")
     ),
     *(refused(f"name-with-{chr(byte)}", get(b"X%cY: a" % byte)) for byte in _DELIMITERS),
-    *(passes(name, get(line), Seen(has=(pair,))) for name, (line, pair) in _GOOD_LINES.items()),
+    *(passes(name, get(line), Seen(has=(pair,))) for name, (line, pair) in GOOD.items()),
     passes("repeated", get(b"X: a", b"x: b", b"X: a"), Seen(has=((b"x", b"a"), (b"x", b"b")))),
     passes("authorization-twice", get(b"Authorization: a", b"Authorization: b"), Seen(has=((b"authorization", b"b"),))),
 ]

@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.attack.rows import JSON, WAYS, Request, Seen, either, get, held, passes, raw, refused, stops, streamed
+from tests.relay.messages import chunked
 
 HEAD_BYTES_MAX: Final = 8192
 FIELDS_MAX: Final = 256  # by default
@@ -30,8 +31,8 @@ def _post(size_bytes: int) -> tuple[bytes, bytes]:
 
 def _chunks(size_bytes: int, each: int) -> tuple[bytes, bytes]:
     body = b"x" * size_bytes
-    pieces = [b"%x\r\n%b\r\n" % (len(body[n : n + each]), body[n : n + each]) for n in range(0, size_bytes, each)]
-    return held(b"Transfer-Encoding: chunked", body=b"".join(pieces) + b"0\r\n\r\n"), body
+    pieces = (body[at : at + each] for at in range(0, size_bytes, each))
+    return held(b"Transfer-Encoding: chunked", body=chunked(*pieces)), body
 
 
 _THREE: Final = b"Content-Length: 3"
