@@ -12,7 +12,6 @@ from tests.launch import Json
 Server: TypeAlias = str | list[str]
 """A URL, or the command that starts it."""
 
-LIVE: Final = ("working", "input_required")
 HEAD: Final = ("TASK", "STATUS", "AGE", "CHANGED", "MESSAGE")
 AGE: Final = re.compile(r"(?m)(?<=  )( *)\d+[smhd](?=  |$)")
 NO_TASKS: Final = "No such tasks."
@@ -27,17 +26,11 @@ EMPTY_HERE: Final = f"The list is empty, which says little. {SESSION_ID} {_CREAT
 MAKES: Final = "taskgate makes the list: this server's own list leaves out tasks that it has; taskgate's has them."
 NO_LIST: Final = "taskgate brings you nothing here: this server declares no tasks/list, and answers none."
 BY_HEADER: Final = "A client that can only set a header sets this one: Taskgate-Filter: status=working,input_required\n"
-BY_ITSELF: Final = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
 IS_TASKGATE: Final = "This address filters its tasks already: it is taskgate, or declares the same filter."
 FEW: Final = "That cannot be told yet: this server lists all in one page, of {}. Try again with more: {}"
 MORE: Final = "--create TOOL --count 25 makes them."
 ONE_PAGE: Final = FEW.format("{}", MORE)
-GONE: Final = (
-    "taskgate brings you nothing here: the task just made is gone. Does a bridge start a process for each request? "
-    "Let it keep one a session."
-)
 CANNOT_TELL: Final = ("That cannot be told", "The list is empty")
-HELPS: Final = "taskgate helps you here: one request in place of {}. The server gets as many as before."
 SAVES: Final = "taskgate saves requests here: {} in place of {}; you send one."
 
 
@@ -148,7 +141,5 @@ async def listed(server: Server, *flags: str, forms: str = "JSON, text", none: s
         told = await forked("tasks", "--all", *flags, *here)
         expected = table(tasks) if tasks else f"{none}\n"
         assert told.returncode == 0
-        assert sorted(without_ages(told.stdout).splitlines()) == sorted(
-            expected.splitlines()
-        )  # the order may be another
+        assert sorted(without_ages(told.stdout).splitlines()) == sorted(expected.splitlines()), "in any order"
     return tasks

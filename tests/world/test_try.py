@@ -24,29 +24,17 @@ from tests.forked import fork_of, forked, ran
 from tests.launch import COMMAND, NO_AUTHORITIES, ROOT, Gateways, Json, changes, command, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import TASKS_CAPABILITY, answer, dumps, fault, response, result
-from tests.relay.rig import body, own
+from tests.relay.messages import TASKS_CAPABILITY, answer, dumps, fault, response
+from tests.relay.rig import Script, answers, body, own, replies, says
 from tests.tools import open_terminal
-from tests.trials import (
-    AGE,
-    BY_ITSELF,
-    EMPTY,
-    HELPS,
-    IS_TASKGATE,
-    MAKES,
-    NO_LIST,
-    ONE_PAGE,
-    SAVES,
-    UNLISTED,
-    judged,
-    listed,
-    text_of,
-)
+from tests.trials import AGE, EMPTY, IS_TASKGATE, MAKES, NO_LIST, ONE_PAGE, SAVES, UNLISTED, judged, listed, text_of
 from tests.world.servers import KINDS, UNFINISHED, Kind, Server, at, pages_by_hand, shown
 
 TASKS: Final = 150
 LIVE: Final = 5
 LITTLE: Final = "taskgate brings you little here: this server"
+BY_ITSELF: Final = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
+HELPS: Final = "taskgate helps you here: one request in place of {}. The server gets as many as before."
 IN_ONE_PAGE: Final = f"{LITTLE} lists all in one page. You get order, criteria and fewer bytes."
 MAY_HELP: Final = "taskgate may help here: this server lists all in one page, and may cut it at"
 VERDICTS: Final = {
@@ -66,8 +54,8 @@ YES: Final = ("taskgate saves requests", "taskgate helps", "taskgate may help", 
 each = pytest.mark.parametrize("name", KINDS)
 
 
-def filled() -> Server:
-    server = Server(KINDS["TypeScript SDK 1.x"])
+def filled(kind: Kind = KINDS["TypeScript SDK 1.x"]) -> Server:
+    server = Server(kind)
     server.fill(TASKS, LIVE)
     return server
 
@@ -109,8 +97,7 @@ async def tried(server: Server, *flags: str, verdict: str, forms: str = "JSON, t
 
 def by_hand(kind: Kind, **params: object) -> tuple[list[str], int, int]:
     """The ids of a list that is read by hand at such a server, and what it takes: requests, bytes."""
-    twin = Server(kind)
-    twin.fill(TASKS, LIVE)
+    twin = filled(kind)
     ids = [i for page in pages_by_hand(twin, **params) for i in shown(page)]
     return ids, twin.asked.total(), twin.sent_bytes
 
@@ -119,8 +106,7 @@ def by_hand(kind: Kind, **params: object) -> tuple[list[str], int, int]:
 async def test_every_fact_is_what_the_server_is_like(name: str) -> None:
     """The server counts how often it was asked."""
     kind = KINDS[name]
-    server = Server(kind)
-    server.fill(TASKS, LIVE)
+    server = filled(kind)
     ids, requests, sent_bytes = by_hand(kind)
     facts = await tried(server, verdict=VERDICTS[name])
     listed = [server.tasks[i] for i in ids]
@@ -245,8 +231,7 @@ async def test_what_a_server_sends_cannot_steer_a_terminal() -> None:
 @each
 async def test_the_tasks_are_those_of_the_server(name: str) -> None:
     kind = KINDS[name]
-    server = Server(kind)
-    server.fill(TASKS, LIVE)
+    server = filled(kind)
     before = deepcopy(server.tasks)
     there = [server.tasks[i] for i in by_hand(kind)[0]]
     async with at(server) as url:
@@ -389,44 +374,39 @@ async def test_progress_on_a_terminal_is_gone_when_it_is_done() -> None:
         assert "page 1," not in as_json and json.loads(as_json)["helps"]
 
 
-OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
-    "a web page": (lambda _: response(b"<html>", b"Content-Type: text/html"), "This is not MCP over HTTP"),
+def redirects(*fields: bytes) -> Script:
+    return says(response(b"", *fields, status=b"307 Temporary Redirect"))
+
+
+LOGIN: Final = b'WWW-Authenticate: Bearer resource_metadata="//[x"'
+WRONG: Final = {"protocolVersion": "2025-11-25", "capabilities": {"tasks": {"list": {}}}, "tasks": "none"}
+OTHERS: Final[dict[str, tuple[Script, str]]] = {
+    "a web page": (says(response(b"<html>", b"Content-Type: text/html")), "This is not MCP over HTTP"),
     "another host": (
-        lambda _: response(b"", b"Location: http://localhost:1/mcp", status=b"307 Temporary Redirect"),
+        redirects(b"Location: http://localhost:1/mcp"),
         "redirects to http://localhost:1/mcp: put that into url",
     ),
     "another host, with a token": (
-        lambda _: response(b"", b"Location: https://u:p@localhost/mcp?t=1#f", status=b"307 Temporary Redirect"),
+        redirects(b"Location: https://u:p@localhost/mcp?t=1#f"),
         "redirects to https://localhost/mcp: put that into url",
     ),
-    "a redirect to nowhere": (
-        lambda _: response(b"", status=b"307 Temporary Redirect"),
-        "answered initialize with 307 Temporary Redirect",
-    ),
-    "an address that is none": (
-        lambda _: response(b"", b"Location: mailto:x", status=b"307 Temporary Redirect"),
-        "answered initialize with 307 Temporary Redirect",
-    ),
+    "a redirect to nowhere": (redirects(), "answered initialize with 307 Temporary Redirect"),
+    "an address that is none": (redirects(b"Location: mailto:x"), "answered initialize with 307 Temporary Redirect"),
     "a login": (
-        lambda _: response(b"", b'WWW-Authenticate: Bearer resource_metadata="//[x"', status=b"401 Unauthorized"),
+        says(response(b"", LOGIN, status=b"401 Unauthorized")),
         'asks for a login (401): Bearer resource_metadata="//[x". Bring a token: --header-file FILE',
     ),
-    "no words of HTTP": (lambda _: b"SSH-2.0-x\r\n\r\n", "does not answer in HTTP"),
     "a login without words": (
-        lambda _: response(b"", status=b"401 Unauthorized"),
+        says(response(b"", status=b"401 Unauthorized")),
         "asks for a login (401): it does not say which",
     ),
+    "no words of HTTP": (says(b"SSH-2.0-x\r\n\r\n"), "does not answer in HTTP"),
     "2026-07-28 alone": (
-        lambda request: answer(fault(body(request)["id"], -32022, "Only 2026-07-28"), status=b"400 Bad Request"),
+        answers(lambda asked: answer(fault(body(asked)["id"], -32022, "Only 2026-07-28"), status=b"400 Bad Request")),
         "refuses initialize: Only 2026-07-28 (-32022)",
     ),
     "a list that is none": (
-        lambda request: answer(
-            result(
-                body(request).get("id"),
-                {"protocolVersion": "2025-11-25", "capabilities": {"tasks": {"list": {}}}, "tasks": "none"},
-            )
-        ),
+        replies(lambda message: WRONG if "id" in message else {"jsonrpc": "2.0"}),
         'a wrong result: Expected `array | null`, got `str` - at `$.tasks`; it began {"protocolVersion"',
     ),
 }
@@ -435,11 +415,7 @@ OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
 @pytest.mark.parametrize("what", OTHERS)
 async def test_what_is_no_such_server_is_told_in_words(what: str) -> None:
     """Exit status 2; the address is named. Header fields go nowhere else."""
-    answered, words = OTHERS[what]
-
-    async def script(request: Message, _: Peer) -> bytes:
-        return answered(request)
-
+    script, words = OTHERS[what]
     async with at(script) as url:
         status, text = await said("try", "--header", "Authorization: Bearer x", url)
         assert status == 2 and "Traceback" not in text
