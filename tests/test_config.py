@@ -11,23 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config import (
-    Address,
-    Config,
-    ConfigError,
-    GuardLimits,
-    HealthCheck,
-    IndexLimits,
-    Limits,
-    NamedFile,
-    StoreSettings,
-    Tls,
-    Upstream,
-    Url,
-    for_upstream,
-    load,
-    parse,
-)
+from gateway.config import Address, Config, ConfigError, NamedFile, Upstream, Url, for_upstream, load, parse, settings
 from gateway.config.value_readers import Duration, DurationOrZero, Stall
 
 EXAMPLE = Path(__file__).parent.parent / "config.example.yaml"
@@ -424,8 +408,8 @@ VALUES: list[tuple[str, str, Any]] = [
     # Hosts and origins have the form that headers have.
     ("allowed_hosts: %s", "[MCP.example, '[0:0::1]']", ("mcp.example", "[::1]")),
     ("allowed_origins: %s", "['http://[::1]:81', 'vscode-webview://x1']", ("http://[::1]:81", "vscode-webview://x1")),
-    ("admin: %s", "null", None), ("tls: %s", "null", None), ("index: %s", "{}", IndexLimits()),
-    ("limits: %s", "{}", Limits()),
+    ("admin: %s", "null", None), ("tls: %s", "null", None), ("index: %s", "{}", settings.IndexLimits()),
+    ("limits: %s", "{}", settings.Limits()),
 ]  # fmt: skip
 
 
@@ -464,12 +448,12 @@ def durations(kind: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (HealthCheck, upstream("health_check: {path: /, %s: %s}")),
+        (settings.HealthCheck, upstream("health_check: {path: /, %s: %s}")),
         (Upstream, upstream("%s: %s")),
-        (IndexLimits, MINIMAL + "index: {%s: %s}\n"),
-        (Limits, MINIMAL + "limits: {%s: %s}\n"),
-        (GuardLimits, MINIMAL + "guards: {%s: %s}\n"),
-        (StoreSettings, MINIMAL + "store: {url: 'redis://a', %s: %s}\n"),
+        (settings.IndexLimits, MINIMAL + "index: {%s: %s}\n"),
+        (settings.Limits, MINIMAL + "limits: {%s: %s}\n"),
+        (settings.GuardLimits, MINIMAL + "guards: {%s: %s}\n"),
+        (settings.StoreSettings, MINIMAL + "store: {url: 'redis://a', %s: %s}\n"),
     ],
 )
 def test_a_duration_is_at_most_a_year(kind: Any, text: str) -> None:
@@ -516,7 +500,7 @@ def test_load_resolves_tls_paths_against_the_file(tmp_path: Path) -> None:
     (tmp_path / "tls").mkdir()
     (tmp_path / "tls" / "cert.pem").touch()
     key.touch()
-    assert load(path).tls == Tls(NamedFile(tmp_path / "tls" / "cert.pem"), NamedFile(key))
+    assert load(path).tls == settings.Tls(NamedFile(tmp_path / "tls" / "cert.pem"), NamedFile(key))
 
 
 def test_load_names_the_line_that_is_no_utf_8(tmp_path: Path) -> None:

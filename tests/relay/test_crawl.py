@@ -16,23 +16,7 @@ from tests.own_ids import is_own
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, call, dumps, fault, filtered, in_pages, notification, page, result, task
-from tests.relay.rig import (
-    FOREVER_S,
-    Rig,
-    Script,
-    Server,
-    Session,
-    answers,
-    body,
-    final,
-    gives,
-    ids,
-    meant,
-    own,
-    rig_with,
-    says,
-    told,
-)
+from tests.relay.rig import Rig, Script, Server, Session, answers, body, final, gives, ids, meant, own, rig_with, told
 from tests.relay.wire import LAST_CHUNK, answer, chunk, event, post, request, response, stream
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
@@ -121,7 +105,7 @@ async def test_streams_that_are_read_on_behind_their_response_are_counted_for_th
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each refresh counted its own. Beyond the limit the connection is closed at once."""
-    monkeypatch.setattr(channel, "_READ_ON_S", FOREVER_S)
+    monkeypatch.setattr(channel, "_READ_ON_S", 3600.0)
     begun = list[Peer]()
 
     async def endless(asked: Message, peer: Peer) -> None:
@@ -223,7 +207,7 @@ async def test_a_refresh_whose_clients_do_not_read_holds_up_no_later_query(
     ],
 )
 async def test_half_of_a_surrogate_pair_in_a_query(rig: Rig, asked_id: bytes, params: bytes, passes: bool) -> None:
-    rig.serve(says(answer(result(1, {}))) if passes else Server(TWO_PAGES, get=lambda _: None))
+    rig.serve(answers(lambda _: answer(result(1, {}))) if passes else Server(TWO_PAGES, get=lambda _: None))
     asked = b'{"jsonrpc":"2.0","id":%b,"method":"tasks/list","params":%b}' % (asked_id, params)
     got = await rig.ask(post(asked))
     assert passes == ([seen.body for seen in rig.upstream.requests] == [asked])
