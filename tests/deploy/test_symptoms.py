@@ -77,27 +77,16 @@ PAGES: Final = {None: page([task("t-1")], "2"), "2": page([task("t-2")], "3"), "
 ASKED: Final[dict[str, tuple[Script | None, str, Any, int]]] = {
     "502 Bad Gateway": (None, "gone", call("ping"), 502),
     "504 Gateway Timeout": (None, "up", call("ping"), 504),
-    "500 and above from the upstream": (
-        says(response(b"no", status=b"500 Internal Server Error")),
-        "up",
-        call("ping"),
-        500,
-    ),
+    "500 and above from the upstream": (says(response(b"no", status=b"500 Oh")), "up", call("ping"), 500),
     "The login fails, or goes round in circles (401)": (
         says(response(b"", b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")),
         *("up", call("ping"), 401),
     ),
-    "An upstream refuses everything": (
-        says(response(b"", status=b"403 Forbidden")),
-        *("up", call("tools/call"), 403),
-    ),
+    "An upstream refuses everything": (says(response(b"", status=b"403 No")), "up", call("tools/call"), 403),
     "404 from the gateway": (None, "elsewhere", call("ping"), 404),
     "A filtered list is empty": (Server({None: page([task("t-1", "completed")])}), "up", filtered(), 200),
     "A filtered list fails": (says(response(b"", status=b"429 Too Many Requests")), "up", filtered(), 429),
-    "A filtered list is not filtered": (
-        Server({None: page([task("t-1")])}),
-        *("up", call("tasks/list", staus=["working"]), 200),
-    ),
+    "A filtered list is not filtered": (Server({None: page([])}), "up", call("tasks/list", staus=["working"]), 200),
     "The first query is slow": (Server(PAGES), "up", filtered(), 200),
     "Memory grows": (Server({None: page([task("t-1", statusMessage="x" * 10_000)])}), "up", filtered(), 200),
     "A task does not end": (Server({None: page([task("t-stuck")])}), "up", filtered(), 200),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.launch import Gateways
 from tests.real.clients.conversation import SECONDS
-from tests.relay.messages import Json, initialized, page, task
+from tests.relay.messages import Json, in_pages, initialized, task
 from tests.relay.rig import Server, rig_with
 from tests.tools import inspector, localhost
 
@@ -15,16 +15,10 @@ COUNT, PAGE = 1500, 10
 STATUSES = ("completed", "working", "failed", "completed", "completed")
 
 
-def pages() -> dict[str | None, Json]:
-    tasks = [task(f"t-{number:04}", STATUSES[number % 5]) for number in range(COUNT)]
-    cursors = [None, *(tasks[at - 1]["taskId"] for at in range(PAGE, COUNT, PAGE))]
-    following = [*cursors[1:], None]
-    return {c: page(tasks[at * PAGE :][:PAGE], following[at]) for at, c in enumerate(cursors)}
-
-
 async def test_the_inspector_lists_what_its_header_asks_for(tmp_path: Path) -> None:
     async with rig_with(Gateways(tmp_path)) as rig:
-        rig.serve(Server(pages(), {"initialize": initialized(), "tasks/get": task("t-0001", "working")}))
+        pages = in_pages([task(f"t-{n:04}", STATUSES[n % 5]) for n in range(COUNT)], PAGE)
+        rig.serve(Server(pages, {"initialize": initialized(), "tasks/get": task("t-0001", "working")}))
         rows = await listed(f"http://{localhost()}:{rig.gateway.port}/mcp", "status=working,failed", tmp_path)
     wanted = {f"t-{n:04}" for n in range(COUNT) if STATUSES[n % 5] in ("working", "failed")}
     assert {row["taskId"] for row in rows} == wanted

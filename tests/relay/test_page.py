@@ -24,6 +24,7 @@ playwright: Any = importlib.import_module("playwright.sync_api")
 expect: Any = playwright.expect
 
 SIZES: Final = {"narrow": (360, 740), "phone": (390, 844), "wide": (1280, 900)}
+NOTHING: Final = "\N{EN DASH}"  # in place of a figure
 HOSTILE: Final = "<img src=x onerror=alert(1)>"
 WAIT_MS: Final = 30_000  # for what must be seen: a machine may be busy
 SECRETS: Final = ("s3cr3t-token", "s3cr3t-session", "s3cr3t-task", "s3cr3t-query")

@@ -16,12 +16,11 @@ import pytest
 from tests import certificates
 from tests.launch import Gateway, Gateways
 from tests.relay.messages import call, filtered
-from tests.relay.test_page import answered, ask, browser, expect, opened
+from tests.relay.test_page import NOTHING, answered, ask, browser, expect, opened
 from tests.upstream import in_a_thread
 
 __all__ = ["browser"]  # the fixture
 
-NOTHING: Final = "\N{EN DASH}"  # in place of a figure
 GONE: Final = "The gateway does not answer"
 HANGS_MS: Final = 5_000  # a gateway that hangs is seen by then
 

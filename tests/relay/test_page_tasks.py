@@ -13,13 +13,12 @@ import pytest
 from gateway.mcp.client_message import TOOL_CHARS_MAX
 from tests.launch import Gateway, Gateways
 from tests.relay.messages import call, filtered, task
-from tests.relay.test_page import EVERYWHERE, HOSTILE, SIZES, ask, browser, contrast_min, expect, opened
+from tests.relay.test_page import EVERYWHERE, HOSTILE, NOTHING, SIZES, ask, browser, contrast_min, expect, opened
 from tests.relay.test_told import Workshop
 from tests.upstream import in_a_thread
 
 __all__ = ["browser"]  # the fixture
 
-NOTHING: Final = "\N{EN DASH}"  # in place of a figure
 TOOK_S: Final = 10.0  # of each task that ends
 TWO_HOURS_S: Final = 7200.0
 LONG: Final = HOSTILE.ljust(TOOL_CHARS_MAX, "x")
