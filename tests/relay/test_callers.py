@@ -97,9 +97,8 @@ async def test_who_is_no_drift_raises_no_warning(gateways: Gateways, name: str) 
         counted, _, warned = await seen(rig)
         assert (counted, warned) == (0, [])
         if name == "a refusal":
-            assert [len(pool.context.drift.sessions) for pool in rig.app._pools.of.values()] == [0], (
-                "and leaves nothing"
-            )
+            left = [len(pool.context.drift.sessions) for pool in rig.app._pools.of.values()]
+            assert left == [0], "and leaves nothing"
 
 
 async def test_a_drift_is_forgotten_when_the_operator_names_who_asks(gateways: Gateways) -> None:

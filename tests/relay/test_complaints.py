@@ -143,10 +143,8 @@ def check(got: Message, edited: bool) -> None:
         assert b"server-timing" in (got.value(b"trailer") or b"").lower()
 
 
-INITIALIZED, PLAIN = (
-    dumps(result(1, initialized())),
-    dumps(result(1, {"protocolVersion": "2025-11-25", "capabilities": {}})),
-)
+INITIALIZED = dumps(result(1, initialized()))
+PLAIN = dumps(result(1, {"protocolVersion": "2025-11-25", "capabilities": {}}))
 JSON, STREAM = b"application/json", b"text/event-stream"
 
 

@@ -160,16 +160,13 @@ async def test_a_filtered_answer_to_http_1_0_and_to_close(rig: Rig) -> None:
         assert await one.ends() == "fin"
 
 
-# ---- a connection in doubt serves nobody ----
+# ---- what nobody asked for: a connection in doubt serves nobody ----
 
 OK = b"Content-Length: 2\r\n\r\nok"
 CLOSE = b"Connection: close"
 KEEP = b"Connection: keep-alive"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-# ---- what nobody asked for ----
 
 
 async def test_after_what_nobody_asked_for_each_exchange_has_its_own_connection(gateways: Gateways) -> None:
@@ -193,10 +190,8 @@ class Direct:
     def __init__(self, listening: socket.socket) -> None:
         self.upstream = Upstream(listening)
         config = Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/"))
-        context, dialer = (
-            UpstreamContext("up", LogLimit(asyncio.get_running_loop().time)),
-            Dialer(config, asyncio.get_running_loop()),
-        )
+        loop = asyncio.get_running_loop()
+        context, dialer = UpstreamContext("up", LogLimit(loop.time)), Dialer(config, loop)
         self.pool = Pool(
             config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache(may_vary), context, dialer
         )

@@ -288,10 +288,8 @@ async def test_an_upstream_that_refuses_nearly_all_is_no_healthy_one(gateways: G
             told = await verdict(rig)
             assert (told["level"], told["text"]) == (level, f"up refused all {refused} requests")
         [fault] = told["faults"]
-        assert f"the upstream answered {status}" in fault["why"] and fault["row"] == [
-            "reasons",
-            f"up\nUpstreamStatus {status}\nFalse",
-        ]
+        assert f"the upstream answered {status}" in fault["why"]
+        assert fault["row"] == ["reasons", f"up\nUpstreamStatus {status}\nFalse"]
         assert abs(fault["since"] - time()) < 60
         await rig.ask(rig.post(call("ping")))
         assert (await verdict(rig))["text"] == "up refused 39 of 40 requests. up failed 1 of 40 requests"

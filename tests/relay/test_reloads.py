@@ -243,9 +243,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("is_absolute", [False, True])
-async def test_an_upstream_is_chosen_by_host_and_by_prefix(
-    several: tuple[Rig, dict[str, int]], is_absolute: bool
-) -> None:
+async def test_an_upstream_is_chosen_by_host_and_by_prefix(several: Several, is_absolute: bool) -> None:
     """RFC 9112, 3.2.2: every server must take an absolute target, and its authority goes before `Host`."""
     rig, ports = several
     for target, host, name, seen in ROUTES:
