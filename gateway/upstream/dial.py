@@ -33,6 +33,7 @@ class Dialer:
         self._loop = loop
         self._begun = Capacity(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
         self._failed: dict[AddrInfoType, float] = {}  # when, of the addresses that the host has now
+        self._found: asyncio.Future[Any] | None = None  # by the last look-up, which may be under way
         self.tls = upstream_context(config)
         self._server_name = (config.tls.server_name or config.url.host) if self.tls is not None else None
 
@@ -74,9 +75,17 @@ class Dialer:
             self._loop.call_soon(self._next_turn)
 
     async def _addresses(self) -> list[AddrInfoType]:
-        """The addresses of the upstream's host: the families in turn, each in the order of the system (RFC 8305, 4)."""
-        host, port = self._config.url.host, self._config.url.port
-        found = dict.fromkeys(await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        """The addresses of the upstream's host: the families in turn, each in the order of the system (RFC 8305, 4).
+
+        One look-up for all who wait: libuv makes two at a time, for all hosts, and those that were given up as well.
+        """
+        if self._found is None or self._found.done():
+            looking_up = self._loop.getaddrinfo(self._config.url.host, self._config.url.port, type=socket.SOCK_STREAM)
+            self._found = asyncio.gather(looking_up, return_exceptions=True)
+        (infos,) = await asyncio.shield(self._found)
+        if isinstance(infos, BaseException):
+            raise type(infos)(*infos.args)  # each who waits has frames of its own (DESIGN 9.5)
+        found = dict.fromkeys(infos)
         now = self._loop.time()
         self._failed = {a: at for a, at in self._failed.items() if a in found and now - at < _LAST_S}
         families = [[a for a in found if a[0] == family] for family in dict.fromkeys(a[0] for a in found)]

@@ -128,6 +128,37 @@ async def test_a_black_holed_address_delays_the_first_connection_and_that_by_lit
 
 
 @on_each_loop
+async def test_a_slow_look_up_is_one_for_all_who_wait(at: Hosts) -> None:
+    """libuv made two at a time, those that were given up first: at 3 s for one, soon nobody got an address any more."""
+    at.serve("127.0.0.4")
+    resolve_to("127.0.0.4")
+    loop: Any = asyncio.get_running_loop()
+    resolve, goes_on, asked = loop.getaddrinfo, asyncio.Event(), 0
+
+    async def slowly(host: str, port: int, **how: Any) -> list[Any]:
+        nonlocal asked
+        asked += host == NAME
+        await goes_on.wait()
+        if asked == 1:
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return list(await resolve(host, port, **how))
+
+    loop.getaddrinfo = slowly
+    dialer = at.dialer(20.0)
+    waiting = [asyncio.create_task(dialer.connect(Noted)) for _ in range(20)]
+    await asyncio.sleep(0.05)
+    for one in waiting[:10]:
+        one.cancel()
+    waiting.append(asyncio.create_task(dialer.connect(Noted)))
+    await asyncio.sleep(0.05)
+    assert asked == 1
+    goes_on.set()
+    outcomes = [type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)]
+    assert outcomes == [asyncio.CancelledError] * 10 + [socket.gaierror] * 11
+    assert (await dialled(dialer))[0] == "127.0.0.4", "the next one looks up anew"
+
+
+@on_each_loop
 async def test_the_next_address_is_tried_where_no_connection_comes_about(at: Hosts) -> None:
     """Some refuse, many do not answer: together they may not take the time of all."""
     silent = [f"127.0.0.{10 + n}" for n in range(12)]
