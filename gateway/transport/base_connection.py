@@ -9,10 +9,12 @@ hold records, the socket is not read, and its end is not seen; of a record that 
 """
 
 import asyncio
+import os
 import select
 import socket
 import ssl
 import struct
+from contextlib import suppress
 from random import uniform
 from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Any, Final, Literal, TypeAlias
@@ -165,6 +167,13 @@ class Wire(asyncio.BufferedProtocol):
             self._input = select.poll()
             self._input.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLHUP)
         return bool(self._input.poll(0))
+
+    def unread(self) -> bytes:
+        """What has arrived on a connection that has just ended: the loop does not read it. Of TLS nothing."""
+        if self._tls is None and self.transport is not None:
+            with suppress(OSError):
+                return os.read(self.transport.get_extra_info("socket").fileno(), len(self.buffers.scratch))
+        return b""
 
     def limit_stalls(self, limited: bool) -> None:
         """Set whether a peer that takes nothing of what is sent loses the connection after `stall_timeout`."""

@@ -209,7 +209,10 @@ class UpstreamConnection(Wire):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        unread = self.unread() if exc is not None and self._asked and not self.is_whole else b""
         super().connection_lost(exc)
+        if unread:  # of the answer: a write that fails ends the connection in front of it
+            self.data_received(unread)
         self.lost = True
         self._reader.close()
         if isinstance(exc, TimeoutError):  # the kernel's word (base_connection.py)
@@ -270,6 +273,9 @@ class Call:
 
     async def send(self, data: bytes, last: bool = False) -> None:
         """Send bytes of the request; `last` says that these are the last."""
+        if self.connection.is_stale():  # an answer has come, and perhaps an end: it is read before a write fails
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
         self.connection.write(data)
         self._sent = last
         if not last:

@@ -243,6 +243,24 @@ async def test_an_answer_that_comes_before_the_request_is_none(direct: Direct) -
             await exchange.send_all(GET, b"", None, again=False)
 
 
+async def test_an_early_answer_is_read_though_its_servers_end_lets_the_upload_fail(direct: Direct) -> None:
+    """A third of the 413s of a server that closes behind them were 502s, and it was said to be down."""
+    for has_turn in (True, False):
+        async with Call(direct.pool, b"PUT") as upload:
+            await upload.send(GET)
+            peer = await direct.upstream.request(direct.upstream.count + 1)
+            peer.sock.send(response(b"no", status=b"413 Content Too Large"))
+            peer.reset()
+            if has_turn:
+                await upload.send(b"more")
+                assert upload.connection.head(None).done(), "it was read before the write"
+            else:
+                upload.connection.write(b"more")
+            answered = await upload.connection.head(None)
+            assert (answered.head.status, await answered.body.read()) == (413, b"no")
+    assert not direct.pool.state.is_down
+
+
 # ---- who is asked again, and who is not ----
 
 KEPT = {
