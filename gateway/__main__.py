@@ -209,6 +209,8 @@ def _run(given: "argparse.Namespace") -> None:
 
     from gateway import app  # what serves: faults of the file are told sooner without it
 
+    # Names are looked up in half of libuv's threads. It has four: a slow name, perhaps the store's, held up all others.
+    os.environ.setdefault("UV_THREADPOOL_SIZE", "32")
     # uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9).
     loop = type("FineLoop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})
     with asyncio.Runner(loop_factory=loop) as runner:

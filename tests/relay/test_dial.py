@@ -20,7 +20,7 @@ from gateway.transport.memory_budget import Buffers
 from gateway.upstream import dial
 from gateway.upstream.dial import Dialer
 from tests.certificates import Authority
-from tests.launch import port_of
+from tests.launch import Gateways, listening, port_of
 
 NAME: Final = "many.example"
 DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -156,6 +156,18 @@ async def test_a_slow_look_up_is_one_for_all_who_wait(at: Hosts) -> None:
     outcomes = [type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)]
     assert outcomes == [asyncio.CancelledError] * 10 + [socket.gaierror] * 11
     assert (await dialled(dialer))[0] == "127.0.0.4", "the next one looks up anew"
+
+
+def threads_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+@pytest.mark.skipif(not DESCRIPTORS.exists(), reason="no list of threads here")
+async def test_a_slow_name_leaves_threads_to_look_up_others(gateways: Gateways) -> None:
+    """libuv has four, and looks up in half of them: a store's slow name, asked for again and again, took both."""
+    with listening() as sock, gateways.process(port_of(sock), upstream={"url": "http://localhost:1/mcp"}) as gateway:
+        await gateway.relayed()
+        assert threads_of(gateway.running.popen.pid) > 32
 
 
 @on_each_loop
