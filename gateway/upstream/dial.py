@@ -19,6 +19,7 @@ from gateway.transport.tls_certificates import upstream_context
 
 _BEGUN_AT_ONCE: Final = 20
 _DELAY_S: Final = 0.25  # for one address, before the next is tried as well (RFC 8305, 5)
+_FULL_S: Final = 0.05  # until a Unix socket with a full queue is tried again
 _LAST_S: Final = 60.0  # for so long what failed goes last
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
@@ -43,8 +44,11 @@ class Dialer:
         async with asyncio.timeout_at(ends_at):
             addresses = await self._addresses() if self._config.socket is None else []
             await self._turn()
-            if self._config.socket is not None:
-                return await self._open(protocol, self._loop.create_unix_connection, path=self._config.socket)
+            while self._config.socket is not None:
+                try:
+                    return await self._open(protocol, self._loop.create_unix_connection, path=self._config.socket)
+                except BlockingIOError:  # its queue is full: over TCP the system tries again, here it does not
+                    await asyncio.sleep(_FULL_S)
             delay_s = min(_DELAY_S, self._config.connect_timeout / len(addresses) / 2)
             while len(addresses) > 1:
                 sock, address = await self._race(addresses, delay_s)
