@@ -20,6 +20,7 @@ from gateway.transport.tls_certificates import upstream_context
 _BEGUN_AT_ONCE: Final = 20
 _DELAY_S: Final = 0.25  # for one address, before the next is tried as well (RFC 8305, 5)
 _FULL_S: Final = 0.05  # until a Unix socket with a full queue is tried again
+_LOOK_UP_S: Final = 60.0  # for a name; the system takes 30 s where three name servers are silent
 _LAST_S: Final = 60.0  # for so long what failed goes last
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
@@ -85,7 +86,7 @@ class Dialer:
         """
         if self._found is None or self._found.done():
             looking_up = self._loop.getaddrinfo(self._config.url.host, self._config.url.port, type=socket.SOCK_STREAM)
-            self._found = asyncio.gather(looking_up, return_exceptions=True)
+            self._found = asyncio.gather(asyncio.wait_for(looking_up, _LOOK_UP_S), return_exceptions=True)
         (infos,) = await asyncio.shield(self._found)
         if isinstance(infos, BaseException):
             raise type(infos)(*infos.args)  # each who waits has frames of its own (DESIGN 9.5)

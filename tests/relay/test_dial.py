@@ -158,6 +158,20 @@ async def test_a_slow_look_up_is_one_for_all_who_wait(at: Hosts) -> None:
     assert (await dialled(dialer))[0] == "127.0.0.4", "the next one looks up anew"
 
 
+@on_each_loop
+async def test_a_look_up_that_hangs_is_given_up_in_time(at: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dial, "_LOOK_UP_S", 0.1)
+    at.serve("127.0.0.4")
+    loop: Any = asyncio.get_running_loop()
+    loop.getaddrinfo = lambda *_, **__: asyncio.sleep(1000.0)
+    dialer = at.dialer(20.0)
+    with pytest.raises(TimeoutError):
+        await dialer.connect(Noted)
+    del loop.getaddrinfo
+    resolve_to("127.0.0.4")
+    assert (await dialled(dialer))[0] == "127.0.0.4"
+
+
 def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
