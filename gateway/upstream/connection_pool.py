@@ -40,6 +40,7 @@ _TURNS: Final = 2  # of the event loop: in these it reads what has arrived
 # again, and the next client would take that for its answer; a new connection costs a fraction of a millisecond.
 # The time ends, because some servers send 408 on an idle connection.
 _DISTRUST_S: Final = 3600.0
+_AGE_MAX_S: Final = 3600.0  # of a connection that serves again: its server's name may lead elsewhere by now
 _numbers: Final = count()
 
 
@@ -56,8 +57,8 @@ class Requestor(Protocol):
 class UpstreamConnection(Wire):
     __slots__ = (
         "_asked", "_client", "_head", "_informed_bytes", "_method", "_reader",
-        "_reservation", "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool",
-        "reusable", "still_since", "timeout_s", "used",
+        "_reservation", "_response", "answered", "authenticates", "deadline", "idle_since", "lost", "made_at", "moved",
+        "pool", "reusable", "still_since", "timeout_s", "used",
     )  # fmt: skip
 
     def __init__(self, pool: "Pool") -> None:
@@ -66,6 +67,7 @@ class UpstreamConnection(Wire):
         self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, ConnectionHeads(pool))
         self._reservation = Reservation(pool.buffers)  # of a head that is not whole, or of a large one
         self.idle_since = 0.0
+        self.made_at = self.loop.time()
         self.used = False  # it has served an exchange before
         self.authenticates = False  # the server may know its client by this connection: it serves no other exchange
         self.lost = self.reusable = False
@@ -388,7 +390,8 @@ class Pool:
 
     def put(self, connection: UpstreamConnection) -> None:
         connection.idle_since = self.loop.time()
-        if self._is_stopped or connection.idle_since < self.context.distrusted_until:
+        is_old = connection.idle_since - connection.made_at > _AGE_MAX_S
+        if self._is_stopped or is_old or connection.idle_since < self.context.distrusted_until:
             connection.close()
         else:
             self._idle.append(connection)

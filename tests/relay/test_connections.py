@@ -17,6 +17,7 @@ from gateway.http.response_parser import authenticates_connection, may_vary
 from gateway.transport.base_connection import Links
 from gateway.transport.memory_budget import Buffers
 from gateway.transport.repeated_log_lines import LogLimit
+from gateway.upstream import connection_pool
 from gateway.upstream.connection_pool import Call, Pool, UpstreamContext
 from gateway.upstream.dial import Dialer
 from tests.launch import Gateways, listening, logged, port_of
@@ -241,6 +242,16 @@ async def test_an_answer_that_comes_before_the_request_is_none(direct: Direct) -
         await asyncio.sleep(0.05)
         with pytest.raises(UpstreamBroken):
             await exchange.send_all(GET, b"", None, again=False)
+
+
+async def test_a_connection_serves_an_hour_at_most(direct: Direct, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was never idle for long never ended: its clients stayed at an address that the name had left."""
+    first, _ = await direct.ask(response(b"first"))
+    assert (await direct.ask(response(b"second")))[0] is first
+    monkeypatch.setattr(connection_pool, "_AGE_MAX_S", 0.0)
+    assert (await direct.ask(response(b"third")))[0] is first
+    assert await first.ends() == "fin"
+    assert (await direct.ask(response(b"fourth")))[0] is not first
 
 
 async def test_an_early_answer_is_read_though_its_servers_end_lets_the_upload_fail(direct: Direct) -> None:
