@@ -170,7 +170,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def unread(self) -> bytes:
         """What has arrived on a connection that has just ended: the loop does not read it. Of TLS nothing."""
-        if self._tls is None and self.transport is not None:
+        if self._tls is None and self.transport is not None and self.has_input():
             with suppress(OSError):
                 return os.read(self.transport.get_extra_info("socket").fileno(), len(self.buffers.scratch))
         return b""
