@@ -260,7 +260,8 @@ async def run(config: Config, read: Callable[[Config], Config] | None, hangups: 
     loop = asyncio.get_running_loop()
     app = App(config)
     loop.set_exception_handler(app.not_caught)
-    ended = asyncio.Event()
+    ended, hung_up = asyncio.Event(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # the loop hears of each that comes while it starts, perhaps late
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
 
@@ -280,7 +281,7 @@ async def run(config: Config, read: Callable[[Config], Config] | None, hangups: 
             print(f"taskgate: {where}", file=sys.stderr)
         _notify("READY=1")
         loop.add_signal_handler(signal.SIGHUP, hang_up)
-        if hangups:
+        if hangups or hung_up.is_set():
             hang_up()
         await ended.wait()
     finally:
