@@ -77,7 +77,8 @@ def _is_taken_for_another(made: Truth, among: list[Truth]) -> bool:
 
 
 def _is_first_shown_live(truth: Truth) -> bool:
-    return any(at < truth.left and status not in TERMINAL for at, status in truth.shown[:1])
+    """Not by late news of a task of which the gateway may know that it has ended: its client had left the stream."""
+    return any(at < min(truth.left, truth.over_said) and status not in TERMINAL for at, status in truth.shown[:1])
 
 
 def _is_shown_at_once(truth: Truth) -> bool:

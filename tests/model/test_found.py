@@ -24,6 +24,7 @@ from tests.model.history import (
     Renew,
     Restart,
     Setting,
+    Stream,
     Update,
     Wait,
 )
@@ -327,6 +328,10 @@ FOUND = {
                 (2, 16), (16, 70), (2, 16), (40, 2), (16, 40), (5, 1), (8, 16), (16, 1))),
         (Query(s=1), Query(), Wait(32), Update(which=-1, notify=True), Query(s=1), Query(), Wait(16), Renew(), Wait(16),
          Query(s=1), Query(), Wait(5), Query()),
+    ),
+    "a client leaves as a notification says that a task has ended, and gets late news that it is live": History(
+        Setting(listening=True, tasks="i"),
+        (Update(status=1, notify=True, late=20), Update(notify=True), Stream(), Stream()),
     ),
     "a refusal reaches the client in the moment before the session ends": History(
         Setting(tasks="f"),

@@ -84,6 +84,7 @@ class Truth:
     may_seem_ended: bool = False  # the result of an earlier one of its id came on a resumed stream
     place: int = 0  # of its server
     left: Moment = AFTER_ALL  # when the gateway went to another server
+    over_said: Moment = AFTER_ALL  # when a notification first said that it has ended, perhaps to the gateway alone
     said_until: int = 0  # the latest `lastUpdatedAt`, a lie or not, of a notification that it has ended
 
     @property

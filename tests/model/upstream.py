@@ -358,6 +358,7 @@ class Upstream:
                 state = state._replace(updated=lied, raw=raw)
                 self.raws[raw] = (session, truth, state)
             if state.status in TERMINAL:
+                truth.over_said = min(truth.over_said, self.moments.now())
                 truth.said_until = max(truth.said_until, state.updated)
             params = state.raw[:-1] + b',"_meta":{"n":%d}}' % (len(self.notified) - 1)
             self.note("upstream: notifies {}", Brief(params))
