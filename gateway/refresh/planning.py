@@ -154,16 +154,8 @@ def _is_fresh(record: Record, task_id: str, need: Need) -> bool:
 
 
 def overdue(record: Record, shown: Sequence[TaskEntry], now: float, now_unix_s: float) -> list[str]:
-    """The ids of tasks to be shown whose `ttl` has passed since they were told: they may have gone.
-
-    It is counted from `createdAt`, and from `lastUpdatedAt`: some servers begin it anew at the task's end.
-    """
+    """The ids of tasks to be shown whose `createdAt + ttl` has passed since they were told: they may have gone."""
     if not record.asks_by_id:
         return []
-    due = [(task, now_unix_s - (now - task.told.as_of.at)) for task in shown if task.expires_unix_s <= now_unix_s]
-    return [task.id for task, told_s in due if any(told_s < at <= now_unix_s for at in _ends(task))]
-
-
-def _ends(task: TaskEntry) -> tuple[float, float]:
-    """When its `ttl` may be over, in seconds since 1970."""
-    return task.expires_unix_s, task.expires_unix_s + (task.updated - task.created) / 10**9
+    due = [task for task in shown if task.expires_unix_s <= now_unix_s]
+    return [task.id for task in due if task.expires_unix_s > now_unix_s - (now - task.told.as_of.at)]

@@ -277,15 +277,6 @@ def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     assert plan.tail + len(told_by_pages) <= record.last_crawl.pages
 
 
-@pytest.mark.parametrize(("confirmed", "now", "expected"), [(71, 109, False), (71, 111, True), (111, 500, False)])
-def test_a_task_may_vanish_when_its_ttl_has_passed_since_its_end(confirmed: float, now: float, expected: bool) -> None:
-    """Some servers begin the ttl anew at the end: one that was told of between the two was shown to the next crawl."""
-    boot = 5000.0
-    ended = msgspec.structs.replace(a_task("a", "completed", ttl=60_000), updated=plain.instant("1970-01-01T00:00:50Z"))
-    record = Situation(confirmed - boot).record([ended])
-    assert planning.overdue(record, list(record.index.entries.values()), now - boot, now) == ["a"] * expected
-
-
 # Each: ttl in ms of a task made at 10 s since 1970; when it was last reported; what time it is then (both since 1970).
 VANISHES = [(None, 11, 1000, False), (60_000, 11, 69, False), (60_000, 11, 70, True), (60_000, 11, 1000, True)]
 VANISHES += [(60_000, 69, 71, True), (60_000, 71, 72, False), (60_000, 71, 1000, False), (0, 11, 12, False)]
