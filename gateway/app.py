@@ -261,7 +261,7 @@ async def run(config: Config, read: Callable[[Config], Config] | None, hangups: 
     app = App(config)
     loop.set_exception_handler(app.not_caught)
     ended, hung_up = asyncio.Event(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # the loop hears of each that comes while it starts, perhaps late
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # the loop hears late of what comes while it starts
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
 

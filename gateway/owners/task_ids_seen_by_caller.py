@@ -101,17 +101,17 @@ class Owners:
 
     def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
         """An answer to a caller has shown tasks, or that he `made` one."""
-        fresh = list(task_ids)  # to his session: what was denied to his credentials passes again
+        fresh = task_ids  # to his session: what was denied to his credentials passes again
         for owner in owners:
             if (seen := self.stored.get(owner)) is None:
                 seen = SeenIds(owner)
-            for task_id in [i for i in fresh if seen.get(i) == DENIED]:
-                seen.drop(task_id)
+            again = {i for i in fresh if seen.get(i) == DENIED}
+            fresh = [i for i in task_ids if made or i in again or i not in seen]
             is_open = made or len(seen) < seen.ids_max
-            fresh = [i for i in task_ids if len(i) <= ID_CHARS_MAX and is_open and (made or i not in seen)]
-            for task_id in fresh:
+            new = [i for i in fresh if len(i) <= ID_CHARS_MAX and (is_open or i in again)]
+            for task_id in new:
                 seen.put(task_id, now.order)
-            (self.stored.use if fresh else self.stored.touch)(seen, now.at)
+            (self.stored.use if new else self.stored.touch)(seen, now.at)
 
     def deny(self, owners: Iterable[OwnerKey], task_id: str, asked: int, had_it: bool) -> None:
         for seen in self._of(owners):

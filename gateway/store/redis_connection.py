@@ -302,7 +302,7 @@ class Pipeline:
         if self._mark is None:
             self._mark = mark or None  # emptied since it was set: another is set
         elif mark != self._mark:
-            self._lacks = True
+            self._owe(())
             self.epoch += 1
 
     def _become(self, state: StoreState, why: str = "") -> None:

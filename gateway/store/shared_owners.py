@@ -21,13 +21,14 @@ from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
 from gateway.owners.task_ids_seen_by_caller import IDLE_S, IDS_OF_SESSION, OwnerKey
 from gateway.owners.task_owners import GUARD, Lost, Ownership, OwnTasks
+from gateway.store.redis_command_queue import Read
 from gateway.store.redis_schema import DOUBT, Heard, RedisStore, entry_of, entry_of_gone, slices, updates_in
 from gateway.tasks.single_flight import begun
 
 _HEARD_MAX: Final = 20_000  # owners
 _IN_A_TURN: Final = 50  # tasks that are learnt
-_TOLD_AGAIN_MAX: Final = 1000  # makings, while the store fails
-_TOLD_AGAIN_S: Final = 1.0
+_UNTOLD_MAX: Final = 1000  # makings, while the store fails
+_ASKED_AGAIN_S: Final = 1.0  # whether it has one; up to twice as long, so that not all ask at once
 _MAKINGS_MAX: Final = 4  # of one task, the last of them that which counts
 _LONGER: Final = 1.5  # the store keeps a task than a replica
 _RENEWED_AT: Final = 1.25  # of that time are left
@@ -43,14 +44,17 @@ class SharedOwn(OwnTasks):
         self._store = store
         self._heard: LRUCache[OwnerKey, Heard] = LRUCache(_HEARD_MAX)
         self._telling: set[asyncio.Task[None]] = set()
+        self._untold: dict[tuple[ServerKey, str], Ownership] = {}  # makings that the store may not have
 
     def make(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
         super().make(server, owners, made)
         if self.owns(owners, made.id) or not owners:
             making = self.makings.get((server, made.id)) or Ownership((), made.ttl_s)
-            losses = self._store.losses
+            self._untold.pop((server, made.id), None)
+            if len(self._untold) < _UNTOLD_MAX:
+                self._untold[server, made.id] = making
             self._tell(server, made.id, making, is_new=True)
-            self._begin(self._tell_made(server, made.id, making, losses))
+            self._begin(self._tell_made((server, made.id), making))
 
     def claim(self, server: ServerKey, owners: Sequence[OwnerKey], made: Made) -> None:
         self._begin(self._claim(server, owners, made))
@@ -77,27 +81,36 @@ class SharedOwn(OwnTasks):
         old = [entry, *old] if old else []
         self._store.add(_key_of(owner), [entry], old, kept_s=kept_s, most=IDS_OF_SESSION)
 
-    async def _tell_made(self, server: ServerKey, task_id: str, making: Ownership, losses: int) -> None:
-        """Tell those who had a task that they have lost it, once the store has the making. That is told again if it
-        was lost: `tell_all` leaves what the store has in its order, and tells of no task that is nobody's.
+    async def _tell_made(self, name: tuple[ServerKey, str], making: Ownership) -> None:
+        """Tell those who had a task that they have lost it, once the store has the making.
+
+        Until then `tell_all` tells it as new: what it tells else stays in the order that the store has.
         """
-        task = _key_of_task(server, task_id)
-        while (read := await self._store.read(task)) is None or losses != self._store.losses or not self._store.is_up:
-            if len(self._telling) > _TOLD_AGAIN_MAX:
-                return
-            await asyncio.sleep(_TOLD_AGAIN_S)
-            known = self.makings.get((server, task_id))
-            if (known is not making and (known or making.owners)) or making.until <= self._now().at:
-                return
-            if losses != self._store.losses:
-                losses = self._store.losses
-                self._tell(server, task_id, making, is_new=True)
+        task, wait_s = _key_of_task(*name), _ASKED_AGAIN_S * (1 + len(self._untold) / _UNTOLD_MAX)
+        try:
+            while (read := await self._read_in_full(task)) is None:
+                await asyncio.sleep(wait_s)
+                if self._store.name_of_entries(task) is None or self._untold.get(name) is not making:
+                    return
+                known = self.makings.get(name)  # none is kept of what is nobody's
+                if (known is not making and (known or making.owners)) or making.until <= self._now().at:
+                    return
+        finally:
+            if self._untold.get(name) is making:
+                del self._untold[name]
+        server, task_id = name
         for earlier in (_making_in(server, entry) for entry in read.tasks):
             if (earlier.owners, earlier.ttl_s) == (making.owners, making.ttl_s):
                 return  # those behind it are later
             for owner in earlier.owners:
                 if owner not in making.owners:
                     self._tell_owner(owner, entry_of_gone(task_id), [entry_of(task_id, None)], 2 * IDLE_S)
+
+    async def _read_in_full(self, key: Key) -> Read | None:
+        """What a store has that has all that this replica has told; None if it lacks something."""
+        losses = self._store.losses
+        read = await self._store.read(key) if self._store.is_up else None
+        return read if self._store.is_up and losses == self._store.losses else None
 
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
         if not task_ids or not owners:
@@ -197,10 +210,11 @@ class SharedOwn(OwnTasks):
 
     def tell_all(self) -> Iterator[None]:
         """Tell the store again whose each task is, piece by piece. What it has stays in its order."""
-        for some in slices(list(self.makings.items())):
+        for some in slices(list((self.makings | self._untold).items())):
             for (server, task_id), making in some:
-                if self.owns(making.owners, task_id):
-                    self._tell(server, task_id, making, is_new=False)
+                is_new = self._untold.get((server, task_id)) is making
+                if is_new or self.owns(making.owners, task_id):
+                    self._tell(server, task_id, making, is_new)
             yield
 
 

@@ -7,13 +7,14 @@ each takes it 0.1 ms, and 500 clients may come at once.
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import takewhile, zip_longest
 from typing import Any, Final, TypeVar
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from gateway.config import Upstream, bracketed
+from gateway.errors import without_frames
 from gateway.transport.memory_budget import Capacity
 from gateway.transport.tls_certificates import upstream_context
 
@@ -82,13 +83,13 @@ class Dialer:
     async def _addresses(self) -> list[AddrInfoType]:
         """The addresses of the upstream's host: the families in turn, each in the order of the system (RFC 8305, 4).
 
-        One look-up for all who wait: libuv makes two at a time, for all hosts, and those that were given up as well.
+        One look-up for all who wait: libuv makes few at a time, for all hosts, and those that were given up as well.
         """
         if self._found is None or self._found.done():
             looking_up = self._loop.getaddrinfo(self._config.url.host, self._config.url.port, type=socket.SOCK_STREAM)
-            self._found = asyncio.gather(asyncio.wait_for(looking_up, _LOOK_UP_S), return_exceptions=True)
-        (infos,) = await asyncio.shield(self._found)
-        if isinstance(infos, BaseException):
+            self._found = asyncio.ensure_future(_found_by(looking_up))
+        infos = await asyncio.shield(self._found)
+        if isinstance(infos, Exception):
             raise type(infos)(*infos.args)  # each who waits has frames of its own (DESIGN 9.5)
         found = dict.fromkeys(infos)
         now = self._loop.time()
@@ -119,3 +120,12 @@ class Dialer:
         made: _Protocol
         _, made = await connect(protocol, ssl=self.tls, server_hostname=self._server_name, **to)
         return made
+
+
+async def _found_by(looking_up: Awaitable[Any]) -> Any:
+    """What a look-up finds, or its error, without frames: those of Python 3.11 hold each other (DESIGN 9.5)."""
+    try:
+        async with asyncio.timeout(_LOOK_UP_S):
+            return await looking_up
+    except Exception as error:
+        return without_frames(error)

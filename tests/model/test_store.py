@@ -372,6 +372,10 @@ async def test_a_task_that_is_made_again_while_the_store_fails_is_its_last_maker
             assert not await here.owns_now(adas, ["same"])
     here.sweep()
     await rig.redis.become("well")
+    while not rig.store.is_up:
+        await asyncio.sleep(0.01)
+    assert not await here.owns_now(adas, ["same"]), "at once, too"
+    here.sweep()
     await asyncio.sleep(BACK_S + rig.index.max_age)
     for one in (here, far):
         assert not await one.owns_now(adas, ["same"])

@@ -44,6 +44,9 @@ def test_polls_of_more_tasks_than_are_kept_displace_nothing() -> None:
     for order, name in enumerate(names * 2, 1):
         note(owners, KEY, name, order=order)
     assert found(owners, AGAIN) == [names[:IDS_OF_CREDENTIALS]]
+    owners.deny(owners.owners_of(AGAIN), names[5], 9, had_it=True)
+    note(owners, KEY._replace(session=b"s-4"), *names, order=10)
+    assert sorted(found(owners, AGAIN)[0]) == sorted(names[:IDS_OF_CREDENTIALS]), "but what passes again"
 
 
 @pytest.mark.parametrize("session", [b"s-3", b""])
