@@ -15,17 +15,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from tests.model import history as h
+from tests.model import upstream
 from tests.model.oracle import Asked, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import (
-    DENIALS,
-    INVALID_PARAMS,
-    NO_CREDENTIALS,
-    READ_BYTES_MAX,
-    STATUS_NOTIFICATION,
-    Upstream,
-    digest,
-)
+from tests.model.upstream import NO_CREDENTIALS, READ_BYTES_MAX, Upstream, digest
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 from tests.parsed import Parsed
 
@@ -507,7 +500,7 @@ class Client:
         """A message other than the answer to a query has come: note what it says of tasks."""
         at = self._moments.now()
         session.disturb(self._loop.time())
-        if message.method == STATUS_NOTIFICATION:
+        if message.method == upstream.STATUS_NOTIFICATION:
             self._upstream.delivered(message.params["_meta"]["n"])
             self._show(session, message.params, message.unread)
             if len(session.lives(message.params["taskId"])) == 1:  # of an id that was not there it says nothing (6.4)
@@ -517,9 +510,9 @@ class Client:
         method, params = request
         is_read = not (form or resumed or message.unread)
         if message.error is not None:
-            for life in session.lives(params.get("taskId")) if message.error["code"] in DENIALS else ():
+            for life in session.lives(params.get("taskId")) if message.error["code"] in upstream.DENIALS else ():
                 life.was_denied = True
-            if message.error["code"] == INVALID_PARAMS and "data" in message.error:
+            if message.error["code"] == upstream.INVALID_PARAMS and "data" in message.error:
                 for life in session.lives(params["taskId"])[: message.error["data"]["lives"]]:
                     self._oracle.denied(life, at, session, port, is_read)
             return

@@ -17,20 +17,9 @@ from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.shared.auth import OAuthClientMetadata
 from pydantic import AnyUrl
 
+from tests.real import conftest
 from tests.real.clients.conversation import REDIRECT, Kept, UserAgent
-from tests.real.conftest import (
-    FILTER_CAPABILITY,
-    Client,
-    Exact,
-    Json,
-    Runner,
-    Wire,
-    bare_http,
-    connected,
-    exact,
-    free_port,
-    ids_of,
-)
+from tests.real.conftest import Client, Exact, Json, Runner, Wire, connected, exact, free_port, ids_of
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import ALL
 
@@ -76,7 +65,7 @@ class Login:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Client]:
-        http = bare_http()
+        http = conftest.bare_http()
         http.auth = self.provider
         http.event_hooks = self._agent.hooks
         async with connected(self._url, http=http) as client:
@@ -121,7 +110,7 @@ async def test_the_python_client_logs_in_and_filters_tasks_and_asks_nobody_else(
     public: str = getattr(places, place)
     login, prefix = Login(f"{public}{path}"), "/research" if place == "research" else ""
     async with login.connected() as client:
-        assert client.listing == {"filter": FILTER_CAPABILITY}
+        assert client.listing == {"filter": conftest.FILTER_CAPABILITY}
         made = await client.work("released", words := f"see {places.own}/mcp")
         for criteria in ({}, FILTERED):
             [task] = await client.tasks(criteria)

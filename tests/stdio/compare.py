@@ -15,20 +15,8 @@ from typing import Any, Final, TypeAlias
 from gateway.config import Limits, StdioConfig
 from gateway.query.criteria import capability
 from tests.own_ids import OWN
-from tests.stdio.harness import (
-    INITIALIZE,
-    QUERY_ALL,
-    Side,
-    Stage,
-    call,
-    directly,
-    initialized,
-    line,
-    notification,
-    result,
-    task,
-    through,
-)
+from tests.stdio import harness
+from tests.stdio.harness import INITIALIZE, Side, Stage, call, initialized, line, notification, result, task
 
 LINE_BYTES_MAX: Final = 2048
 CONFIG: Final = StdioConfig(limits=Limits(inspected_body_bytes_max=LINE_BYTES_MAX))
@@ -42,7 +30,7 @@ Step: TypeAlias = tuple[str, bytes]
 
 async def run(steps: Sequence[Step], gateway: bool) -> tuple[bytes, bytes]:
     """Play a transcript: what the client and the server received."""
-    async with through(CONFIG) if gateway else directly() as stage:
+    async with harness.through(CONFIG) if gateway else harness.directly() as stage:
         sent = {"client": b"", "server": b""}
         queries = 0
         between_lines = asyncio.Event()
@@ -152,7 +140,7 @@ TABLE: Final[dict[str, list[Step]]] = {
     "a server that filters by itself": [
         ("client", INITIALIZE),
         ("server", result(0, {"capabilities": {"tasks": {"list": {"filter": {}}}}})),
-        ("client", QUERY_ALL),
+        ("client", harness.QUERY_ALL),
     ],
     "a query of a later revision": [
         *_HELLO,
