@@ -111,6 +111,11 @@ def either(name: str, sent: bytes | Pieces, *seen: Seen, statuses: Iterable[int]
     return Request(name, _pieces(sent), outcomes)
 
 
+def bad_behind(name: str, sent: bytes, *seen: Seen, statuses: Iterable[int] = BAD, keeps: bool = False) -> Request:
+    """A row that reaches the upstream as `seen`; what is behind that is refused with one of these statuses."""
+    return Request(name, (sent,), (Outcome(seen, frozenset(statuses), keeps=keeps),))
+
+
 def stops(name: str, sent: bytes | Pieces, *seen: Seen, then: str = "fin", cut: bool = False) -> Request:
     """A row that ends too early behind `seen`: the rest is refused, or nothing is said of it."""
     outcome = Outcome(seen, frozenset({400, 408}), silent=True, cut=cut, unanswered=True)

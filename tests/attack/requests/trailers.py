@@ -4,7 +4,7 @@ from typing import Final
 
 from tests.attack.judge import NEVER_TRAILERS
 from tests.attack.requests.limits import FIELDS_MAX
-from tests.attack.rows import CHUNKED, WAYS, Outcome, Pairs, Request, Seen, passes, refused
+from tests.attack.rows import CHUNKED, WAYS, Pairs, Request, Seen, held, passes, refused
 
 _VALUES: Final = {
     b"connection": b"close", b"content-length": b"5", b"transfer-encoding": b"chunked", b"host": b"evil",
@@ -41,11 +41,10 @@ def around(name: bytes) -> bytes:
 
 def _never(way: str, name: bytes) -> Request:
     send, method = WAYS[way]
-    data = send(CHUNKED, b"Trailer: " + name, body=around(name))
-    seen = Seen(method, body=b"abc", trailers=KEPT)
+    row, data = f"{way}-never-{name.decode()}", send(CHUNKED, b"Trailer: " + name, body=around(name))
     if name in _OBEYED:
-        return refused(f"{way}-never-{name.decode()}", data, cut=way == "streamed")
-    return passes(f"{way}-never-{name.decode()}", data, seen)
+        return refused(row, data, cut=way == "streamed")
+    return passes(row, data, Seen(method, body=b"abc", trailers=KEPT))
 
 
 # The names that a reader of trailers may obey, on either way; the rest of the list on one.
@@ -79,9 +78,9 @@ ROWS: Final[list[Request]] = [
             ("too-many", (431,), [b"X:"] * (FIELDS_MAX + 1)),
         )
     ),
-    Request(
+    passes(
         "named-by-connection",
-        (WAYS["held"][0](CHUNKED, b"Connection: x-t", body=with_trailers(b"X-T: 1")),),
-        (Outcome((Seen(b"POST", body=b"abc"),)),),
+        held(CHUNKED, b"Connection: x-t", body=with_trailers(b"X-T: 1")),
+        Seen(b"POST", body=b"abc"),
     ),
 ]

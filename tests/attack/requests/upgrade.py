@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import CHUNKED, PING, Outcome, Request, Seen, forbidden, get, held, passes, refused, streamed
+from tests.attack.rows import CHUNKED, PING, Request, Seen, bad_behind, forbidden, get, held, passes, refused, streamed
 
 _LENGTH: Final = b"Content-Length: %d" % len(PING)
 _IN_CHUNKS: Final = b"%x\r\n%b\r\n0\r\n\r\n" % (len(PING), PING)
@@ -22,6 +22,8 @@ _OTHERS: Final = {
     "named-but-absent": (b"Connection: upgrade",),
 }
 _LACKS: Final = (b"upgrade", b"http2-settings")
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_FRAME: Final = b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58\r\n\r\n"
 _ORIGIN: Final = b"localhost:80"
 _NO_TUNNEL: Final = (400, 403, 404, 405, 501)
 # Every body that such a request can have; what is behind it must be a request of its own.
@@ -37,25 +39,13 @@ _BODIES: Final = {
 ROWS: Final[list[Request]] = [
     *(passes(f"h2c-{name}", data, seen) for name, (data, seen) in _BODIES.items()),
     *(
-        passes(
-            f"{name}-{method.decode()}",
-            send(*lines, CHUNKED, body=_IN_CHUNKS),
-            Seen(method, b"/mcp", PING, (), _LACKS),
-        )
+        passes(f"{name}-{m.decode()}", send(*lines, CHUNKED, body=_IN_CHUNKS), Seen(m, body=PING, lacks=_LACKS))
         for name, lines in _OTHERS.items()
-        for send, method in ((held, b"POST"), (streamed, b"PUT"))
+        for send, m in ((held, b"POST"), (streamed, b"PUT"))
     ),
     passes("h2c-body-later", (held(*_H2C, _LENGTH, body=b""), 0.005, PING), Seen(b"POST", body=PING, lacks=_LACKS)),
-    Request(
-        "h2c-and-the-preface",
-        (get(*_H2C) + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",),
-        (Outcome((Seen(lacks=_LACKS),), frozenset({400, 405, 505})),),
-    ),
-    Request(
-        "websocket-and-a-frame",
-        (get(*_WEBSOCKET) + b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58\r\n\r\n",),
-        (Outcome((Seen(lacks=_LACKS),), frozenset({400})),),
-    ),
+    bad_behind("h2c-and-the-preface", get(*_H2C) + _PREFACE, Seen(lacks=_LACKS), statuses=(400, 405, 505)),
+    bad_behind("websocket-and-a-frame", get(*_WEBSOCKET) + _FRAME, Seen(lacks=_LACKS)),
     refused("h2c-length-and-chunks", streamed(*_H2C, _LENGTH, CHUNKED, body=_IN_CHUNKS)),
     refused("h2c-bad-chunk", streamed(*_H2C, CHUNKED, body=b"x\r\nabc\r\n0\r\n\r\n"), cut=True),
     refused("h2c-bad-trailer", streamed(*_H2C, CHUNKED, body=b"0\r\nX : 1\r\n\r\n"), cut=True),

@@ -46,26 +46,19 @@ _ASKS: Final[dict[str, Pieces]] = {
 _BRIEF: Final = (
     "not-json", "open-brackets", "deep-result", "not-utf-8", "number-of-10000-digits", "result-a-list", "batch",
 )  # fmt: skip
-_TASKS: Final = {
-    "tasks-a-number": dumps(result(1, {"tasks": 1})),
-    "tasks-of-numbers": dumps(result(1, {"tasks": [1, 2]})),
-    "tasks-missing": dumps(result(1, {})),
-    "tasks-an-object": dumps(result(1, {"tasks": {}})),
-    "task-whose-id-is-a-number": dumps(result(1, {"tasks": [{"taskId": 1, "status": "working"}]})),
-    "no-id": dumps(result(None, page([]))),
-    "neither-result-nor-error": dumps({"jsonrpc": "2.0", "id": 1}),
-    "a-batch": dumps([result(1, page([]))]),
-    "html": b"<html>It works!</html>",
-    "task-without-id": dumps(result(1, {"tasks": [{"status": "working"}]})),
-    "task-with-a-bad-time": dumps(result(1, page([task("a", created="yesterday")]))),
+_RESULTS: Final = {
+    "tasks-a-number": {"tasks": 1}, "tasks-of-numbers": {"tasks": [1, 2]}, "tasks-an-object": {"tasks": {}},
+    "task-whose-id-is-a-number": {"tasks": [{"taskId": 1, "status": "working"}]}, "tasks-missing": {},
+    "task-without-id": {"tasks": [{"status": "working"}]}, "cursor-a-number": {"tasks": [], "nextCursor": 1},
+    "task-with-a-bad-time": page([task("a", created="yesterday")]), "cursor-without-end": page([], "again"),
+    "result-a-list": [],
+}  # fmt: skip
+_TASKS: Final = {name: dumps(result(1, value)) for name, value in _RESULTS.items()} | {
+    "no-id": dumps(result(None, page([]))), "neither-result-nor-error": dumps({"jsonrpc": "2.0", "id": 1}),
+    "a-batch": dumps([result(1, page([]))]), "html": b"<html>It works!</html>", "not-json": b"{", "empty": b"",
     "task-of-deep-json": dumps(result(1, page([task("a")])))[:-3] + b',{"a":' + b"[" * 3000 + b"]" * 3000 + b"}]}}",
-    "cursor-a-number": dumps(result(1, {"tasks": [], "nextCursor": 1})),
-    "cursor-without-end": dumps(result(1, page([], "again"))),
-    "result-a-list": dumps(result(1, [])),
-    "not-json": b"{",
     "other-id": dumps(result("nobody", page([]))),
-    "empty": b"",
-}
+}  # fmt: skip
 _PACKED: Final = gzip.compress(dumps(result(1, page([]))), mtime=0)  # to who takes none
 _BROKEN: Final = Got(200, error=True)  # a status from 400 up would end the session of some clients
 

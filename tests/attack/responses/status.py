@@ -3,20 +3,18 @@
 from dataclasses import replace
 from typing import Final
 
-from tests.attack.rows import BROKEN, CUT, OK, Got, Response, answer, gives
+from tests.attack.rows import BROKEN, CHUNKED, CUT, OK, Got, Response, answer, gives
 
 _TWO: Final = b"Content-Length: 2"
 _ALONE: Final = replace(BROKEN, before=())
 _OTHER_VERSIONS: Final = [
     *(b"HTTP/2.0", b"HTTP/2", b"HTTP/0.9", b"HTTP/3.0", b"HTTP/1.2", b"HTTP/1", b"HTTP/11.1", b"HTTP/1.1.1"),
-    *(b"HTTP/01.1",),
-    *(b"http/1.1", b"HTTPS/1.1", b"ICY", b"RTSP/1.0", b"SIP/2.0", b"ICE/1.0", b"HTTP /1.1", b"HTTP"),
-    *(b"\xef\xbb\xbfHTTP/1.1",),
+    *(b"HTTP/01.1", b"http/1.1", b"HTTPS/1.1", b"ICY", b"RTSP/1.0", b"SIP/2.0", b"ICE/1.0", b"HTTP /1.1", b"HTTP"),
+    b"\xef\xbb\xbfHTTP/1.1",
 ]
 _BAD_STATUSES: Final = [
     *(b"000", b"099", b"600", b"700", b"999", b"2000", b"20", b"2", b"2OO", b"-20", b"+200", b"20.", b"0x1", b" 200"),
-    *(b"2 0",),
-    *(b"\xb2\xb0\xb0", b"", b"OK", b"20000000000000000200"),
+    *(b"2 0", b"\xb2\xb0\xb0", b"", b"OK", b"20000000000000000200"),
 ]
 _ODD_STATUSES: Final = [b"299", b"399", b"499", b"599", b"418", b"451", b"511", b"300", b"305", b"308", b"402", b"505"]
 _REASONS: Final = {
@@ -24,6 +22,9 @@ _REASONS: Final = {
     "of-4000-bytes": b" " + b"a" * 4000, "looks-like-a-field": b" Content-Length: 9",
     "looks-like-a-response": b" HTTP/1.1 200 OK",
 }  # fmt: skip
+_SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols"
+_UPGRADE: Final = (b"Connection: upgrade", b"Upgrade: h2c")
+_OLD: Final = b"HTTP/1.0 200 OK"
 _CONTROLS: Final = (*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F)
 # What other servers say, or what says nothing.
 _FOREIGN: Final = {
@@ -41,8 +42,8 @@ _FOREIGN: Final = {
 }  # fmt: skip
 
 
-def _line(line: bytes) -> bytes:
-    return answer(line, _TWO, body=b"ok")
+def _line(line: bytes, *fields: bytes) -> bytes:
+    return answer(line, *fields, _TWO, body=b"ok")
 
 
 ROWS: Final[list[Response]] = [
@@ -72,34 +73,13 @@ ROWS: Final[list[Response]] = [
     gives("line-ends-with-cr-cr-lf", _line(b"HTTP/1.1 200 OK\r"), BROKEN),
     gives("empty-line-in-front", b"\r\n" + _line(b"HTTP/1.1 200 OK"), BROKEN, OK),
     gives("line-of-100000-bytes", _line(b"HTTP/1.1 200 " + b"a" * 100_000), BROKEN),
-    gives("101", answer(b"HTTP/1.1 101 Switching Protocols", b"Connection: upgrade", b"Upgrade: x"), _ALONE),
-    gives(
-        "101-h2c",
-        answer(b"HTTP/1.1 101 Switching Protocols", b"Connection: Upgrade", b"Upgrade: h2c") + bytes(20),
-        _ALONE,
-    ),
-    gives(
-        "200-with-upgrade",
-        answer(b"HTTP/1.1 200 OK", b"Connection: upgrade", b"Upgrade: h2c", _TWO, body=b"ok"),
-        Got(200, b"ok", lacks=(b"upgrade",)),
-    ),
-    gives(
-        "426",
-        answer(b"HTTP/1.1 426 Upgrade Required", b"Connection: upgrade", b"Upgrade: TLS/1.0", _TWO, body=b"ok"),
-        Got(426, b"ok"),
-    ),
+    gives("101", answer(_SWITCHING, b"Connection: upgrade", b"Upgrade: x"), _ALONE),
+    gives("101-h2c", answer(_SWITCHING, b"Connection: Upgrade", b"Upgrade: h2c") + bytes(20), _ALONE),
+    gives("200-with-upgrade", _line(b"HTTP/1.1 200 OK", *_UPGRADE), Got(200, b"ok", lacks=(b"upgrade",))),
+    gives("426", _line(b"HTTP/1.1 426 Upgrade Required", _UPGRADE[0], b"Upgrade: TLS/1.0"), Got(426, b"ok")),
     *(gives(name, data, BROKEN, then="fin") for name, data in _FOREIGN.items()),
-    gives("1.0-with-a-length", _line(b"HTTP/1.0 200 OK"), OK),
-    gives(
-        "1.0-with-a-length-and-keep-alive", answer(b"HTTP/1.0 200 OK", _TWO, b"Connection: keep-alive", body=b"ok"), OK
-    ),
-    gives("1.0-until-the-end", answer(b"HTTP/1.0 200 OK", body=b"ok"), OK, then="fin"),
-    gives(
-        "1.0-chunked",
-        answer(b"HTTP/1.0 200 OK", b"Transfer-Encoding: chunked", body=b"2\r\nok\r\n0\r\n\r\n"),
-        BROKEN,
-        CUT,
-        OK,
-        then="fin",
-    ),
+    gives("1.0-with-a-length", _line(_OLD), OK),
+    gives("1.0-with-a-length-and-keep-alive", answer(_OLD, _TWO, b"Connection: keep-alive", body=b"ok"), OK),
+    gives("1.0-until-the-end", answer(_OLD, body=b"ok"), OK, then="fin"),
+    gives("1.0-chunked", answer(_OLD, CHUNKED, body=b"2\r\nok\r\n0\r\n\r\n"), BROKEN, CUT, OK, then="fin"),
 ]
