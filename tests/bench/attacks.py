@@ -131,6 +131,9 @@ _INITIALIZE: Final = post(TARGET, INITIALIZE)
 _GET: Final = post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t"}}')
 _OCTETS: Final = b"Content-Type: application/octet-stream"
 _CODING: Final = b"Transfer-Encoding: chunked"
+_X: Final = b"x" * SEGMENTS
+_HEAD: Final = request(target=TARGET, fields=[b"a:"] * 250)
+_CHUNKED: Final = b"HTTP/1.1 200 OK\r\n%b\r\n%b\r\n\r\n" % (_OCTETS, _CODING)
 _CHUNKS: Final = b"1\r\nx\r\n" * (2 * MIB // 6) + LAST_CHUNK
 _LINES: Final = b"data:\n" * (_BODY_BYTES // 6) + b"data: tasks/status\n\n"
 _ESCAPE: Final = b',"\\u0061":1'
@@ -145,21 +148,9 @@ ATTACKS: Final[Sequence[Attack]] = (
     Attack("a forged cursor of 110,000 ids", "up", _forged),
     Attack("a spelled cursor of 27,000 escapes", "up", _spelled),
     Attack("pipelined tiny requests", "up", lambda: request(target=TARGET) * REQUESTS, REQUESTS, REQUESTS),
-    Attack(
-        "pipelined heads of 250 fields",
-        "up",
-        lambda: request(target=TARGET, fields=[b"a:"] * 250) * HEADS,
-        HEADS,
-        HEADS,
-    ),
+    Attack("pipelined heads of 250 fields", "up", lambda: _HEAD * HEADS, HEADS, HEADS),
     Attack("chunks of one byte, up", "up", lambda: request(b"PUT", TARGET, [_OCTETS, _CODING]) + _CHUNKS, 2 * MIB // 6),
-    Attack(
-        "segments of one byte, up",
-        "up",
-        lambda: request(b"PUT", TARGET, [_OCTETS], b"x" * SEGMENTS),
-        SEGMENTS,
-        piece_bytes=1,
-    ),
+    Attack("segments of one byte, up", "up", lambda: request(b"PUT", TARGET, [_OCTETS], _X), SEGMENTS, piece_bytes=1),
     Attack("initialize of numbers", "down", functools.partial(_tokens, b"0"), asks=_INITIALIZE),
     Attack("initialize of objects", "down", functools.partial(_tokens, b"{}"), asks=_INITIALIZE),
     Attack("initialize of pairs", "down", functools.partial(_tokens, b'{"":""}'), asks=_INITIALIZE),
@@ -175,13 +166,8 @@ ATTACKS: Final[Sequence[Attack]] = (
     Attack("tiny events, as an initialize", "down", _repeated(b"data:1\n\n", 4 * MIB), 4 * MIB // 8, asks=_INITIALIZE),
     Attack("tiny events, packed", "down", functools.partial(_packed, b"data:{}\n\n"), 100_000),
     Attack(NAMING, "down", functools.partial(_packed, b'data:{"task":1}\n\n'), 100_000),
-    Attack(
-        "chunks of one byte, down",
-        "down",
-        lambda: b"HTTP/1.1 200 OK\r\n%b\r\n%b\r\n\r\n%b" % (_OCTETS, _CODING, _CHUNKS),
-        2 * MIB // 6,
-    ),
-    Attack("segments of one byte, down", "down", lambda: response(b"x" * SEGMENTS), SEGMENTS, piece_bytes=1),
+    Attack("chunks of one byte, down", "down", lambda: _CHUNKED + _CHUNKS, 2 * MIB // 6),
+    Attack("segments of one byte, down", "down", lambda: response(_X), SEGMENTS, piece_bytes=1),
 )
 
 

@@ -75,9 +75,22 @@ class Rig:
 @asynccontextmanager
 async def _rig(upstream: Child, calm: Child, guards: dict[str, Any] | None = None) -> AsyncIterator[Rig]:
     """A gateway in front of the hostile upstream and a calm one, with a probe in it, and its clients."""
+    config = {
+        "listen": free_address(),
+        "admin": {"listen": free_address()},
+        "log": {"level": "error"},
+        "index": {"max_age": "1h"},
+        "guards": guards or {},
+        "upstreams": [
+            {"name": "hostile", "url": upstream.url},
+            {"name": "calm", "url": calm.url, "match": {"prefix": "/ping"}},
+        ],
+    }
     with TemporaryDirectory(prefix="taskgate-bench-") as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_bytes(orjson.dumps(config))  # JSON is YAML too
         async with (
-            child("probed", _configured(Path(folder), upstream, calm, guards or {}), is_measured=True) as gate,
+            child("probed", str(path), is_measured=True) as gate,
             child("load") as attacker,
             child("load") as pinger,
         ):
@@ -86,23 +99,6 @@ async def _rig(upstream: Child, calm: Child, guards: dict[str, Any] | None = Non
             await asyncio.sleep(IDLE_S)
             rig.idle_ms = (await pinger.ask("pinged"))["median_ms"]
             yield rig
-
-
-def _configured(folder: Path, upstream: Child, calm: Child, guards: dict[str, Any]) -> str:
-    config = {
-        "listen": free_address(),
-        "admin": {"listen": free_address()},
-        "log": {"level": "error"},
-        "index": {"max_age": "1h"},
-        "guards": guards,
-        "upstreams": [
-            {"name": "hostile", "url": upstream.url},
-            {"name": "calm", "url": calm.url, "match": {"prefix": "/ping"}},
-        ],
-    }
-    path = folder / "config.yaml"
-    path.write_bytes(orjson.dumps(config))  # JSON is YAML too
-    return str(path)
 
 
 async def _calm(rig: Rig) -> None:

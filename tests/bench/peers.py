@@ -94,10 +94,8 @@ async def _check(way: Way) -> None:
 
 
 def _costs(ways: list[Way], carriers: list[Way], memory: dict[str, float], rounds: int) -> Table:
-    columns = [
-        Column("the mix, requests/s"),
-        Column("calls/s"),
-        Column("calls x directly", 2),
+    columns = [Column("the mix, requests/s"), Column("calls/s"), Column("calls x directly", 2)]
+    columns += [
         Column("spread of rounds %"),
         Column("CPU us/call"),
         Column("added ms, 1 caller", 2),

@@ -161,28 +161,15 @@ def _kinds(all_ways: list[Way]) -> Table:
 
 def _throughput(all_ways: list[Way], what: str, title: str, goals: tuple[float, float]) -> Table:
     bases = [way for way in all_ways if way.name in BASES]
-    table = Table(
-        title,
-        "way",
-        [
-            Column("requests/s"),
-            *(Column(f"x {base.name}", 2) for base in bases),
-            Column("proxy CPU us/request"),
-            *(Column(f"CPU x {base.name}", 2) for base in bases),
-            Column("spread of rounds %"),
-        ],
-    )
+    columns = [Column("requests/s"), *(Column(f"x {base.name}", 2) for base in bases), Column("proxy CPU us/request")]
+    columns += [*(Column(f"CPU x {base.name}", 2) for base in bases), Column("spread of rounds %")]
+    table = Table(title, "way", columns)
     for way in all_ways:
         cpu: list[float | None] = [None] * (len(bases) + 1)
         if way.pid is not None:
             cpu = [way.median(what, "cpu_us"), *(way.times(base, what, "cpu_us") for base in bases)]
-        table.add(
-            way.name,
-            way.median(what, "per_second"),
-            *(way.times(base, what, "per_second") for base in bases),
-            *cpu,
-            spread_percent([r["per_second"] for r in way.rounds[what]]),
-        )
+        rates = [way.median(what, "per_second"), *(way.times(base, what, "per_second") for base in bases)]
+        table.add(way.name, *rates, *cpu, spread_percent([r["per_second"] for r in way.rounds[what]]))
     for goal, peer in zip(goals, (ENVOY, ENVOY_MCP), strict=True):
         if (base := _named(all_ways, peer)) is not None:
             reached = _own(all_ways).times(base, what, "per_second")
