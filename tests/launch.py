@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, closing, contextmanager, redirect_st
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -152,14 +153,9 @@ def started(
 @asynccontextmanager
 async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """`taskgate` with these arguments, its output in one pipe; killed in the end if it still runs."""
+    given = {**os.environ, **NO_AUTHORITIES}
     process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        *arguments,
-        cwd=ROOT,
-        env={**os.environ, **NO_AUTHORITIES},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
+        *COMMAND, *arguments, cwd=ROOT, env=given, stdout=PIPE, stderr=STDOUT, start_new_session=True
     )
     try:
         yield process
@@ -180,14 +176,7 @@ def run(*arguments: str, text: str | None = None, **environment: str) -> "subpro
 @contextmanager
 def piped(command: Sequence[str]) -> "Iterator[subprocess.Popen[bytes]]":
     """A process with pipes, in a session of its own; killed in the end if it still runs."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        start_new_session=True,
-    )
+    process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT, start_new_session=True)
     try:
         yield process
     finally:

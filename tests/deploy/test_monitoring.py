@@ -210,18 +210,9 @@ async def _close(writers: list[asyncio.StreamWriter]) -> None:
 
 @pytest.fixture
 async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
-    one_page = 5
-    found = {
-        "research": Upstream(),
-        "shaky": Upstream(),
-        "sick": Upstream(),
-        "locked": Upstream(one_page),
-        "flapping": Upstream(one_page),
-        "slow": Upstream(one_page),
-        "crowded": Upstream(delay_s=CROWDED_S),
-        "lone": Upstream(one_page),
-        "tools": Upstream(one_page),
-    }
+    found = {name: Upstream() for name in ("research", "shaky", "sick")}
+    found |= {name: Upstream(5) for name in ("locked", "flapping", "slow", "lone", "tools")}  # on one page
+    found["crowded"] = Upstream(delay_s=CROWDED_S)
     for upstream in found.values():
         await upstream.up()
     yield found
@@ -232,15 +223,12 @@ async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
 def settings(upstreams: dict[str, Upstream], store: Store, pairs: list[tuple[Path, Path]]) -> dict[str, Any]:
     """A gateway in front of them all, with small limits."""
     changed = {"crowded": {"requests_max": 2, "connect_timeout": "50ms"}}
-    never_asked = [
-        {
-            "name": cert.stem,
-            "url": "https://127.0.0.1:1/mcp",
-            "match": {"prefix": f"/{cert.stem}"},
-            "tls": {"certificate": str(cert), "key": str(key)},
-        }
-        for cert, key in pairs
-    ]
+
+    def behind(name: str, url: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "url": url, "match": {"prefix": f"/{name}"}, **more}
+
+    files = {cert.stem: {"certificate": str(cert), "key": str(key)} for cert, key in pairs}
+    never_asked = [behind(name, "https://127.0.0.1:1/mcp", tls=tls) for name, tls in files.items()]
     return {
         "log": {"level": "info"},
         "index": {"max_age": f"{MAX_AGE_S}s"},
@@ -248,15 +236,7 @@ def settings(upstreams: dict[str, Upstream], store: Store, pairs: list[tuple[Pat
         "store": {"url": store.url},
         "upstreams": [
             *never_asked,
-            *(
-                {
-                    "name": name,
-                    "url": f"http://127.0.0.1:{upstream.port}/mcp",
-                    "match": {"prefix": f"/{name}"},
-                    **changed.get(name, {}),
-                }
-                for name, upstream in upstreams.items()
-            ),
+            *(behind(n, f"http://127.0.0.1:{one.port}/mcp", **changed.get(n, {})) for n, one in upstreams.items()),
         ],
     }
 

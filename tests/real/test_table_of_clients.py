@@ -65,16 +65,8 @@ def stage(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         def upstream(kind: str, name: str, **match: str) -> Json:
             return {"name": name, "url": urls[kind], "match": match}
 
-        gateways = {
-            kind: gateway(
-                [
-                    upstream(kind, "root"),
-                    upstream(kind, "prefix", prefix="/research"),
-                    upstream(kind, "host", host="localhost"),
-                ]
-            )
-            for kind in KINDS
-        }
+        matches: Json = {"root": {}, "prefix": {"prefix": "/research"}, "host": {"host": "localhost"}}
+        gateways = {kind: gateway([upstream(kind, name, **match) for name, match in matches.items()]) for kind in KINDS}
         files = {"certificate": str(certificate), "key": str(key)}
         secure = gateway([upstream(kind, kind, prefix=f"/{kind}") for kind in KINDS], tls=files)
         servers.wait()

@@ -221,14 +221,12 @@ def listed(tasks: Sequence[_Task], query: Query, default_method: str | None) -> 
 
     def holds(candidate: Task) -> bool:
         method = candidate.method if candidate.method is not None else default_method
-        return all(
-            (
-                methods is None or method is None or method in methods,
-                task_ids is None or candidate.id in task_ids,
-                status is None or candidate.status in status,
-                _inside(*created, candidate.created),
-                _inside(*updated, candidate.updated),
-            )
+        return (
+            (methods is None or method is None or method in methods)
+            and (task_ids is None or candidate.id in task_ids)
+            and (status is None or candidate.status in status)
+            and _inside(*created, candidate.created)
+            and _inside(*updated, candidate.updated)
         )
 
     def place(candidate: Task) -> tuple[Instant, str]:

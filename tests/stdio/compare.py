@@ -182,49 +182,46 @@ _IDS: Final[tuple[object, ...]] = (1, "1", 2, "x", None, "taskgate-1", 10**20, "
 
 def _of_client(rng: random.Random, number: int) -> bytes:
     message_id = rng.choice(_IDS)
-    return rng.choice(
-        (
-            call(message_id, "tools/call", name="work", task={}),
-            call(message_id, "tasks/get", taskId="a"),
-            call(message_id, "tasks/list"),
-            call(message_id, "tasks/list", cursor="theirs"),
-            call(number, "ping"),
-            notification("notifications/cancelled", requestId=message_id),
-            result(message_id, {"action": "accept"}),
-        )
+    said = (
+        call(message_id, "tools/call", name="work", task={}),
+        call(message_id, "tasks/get", taskId="a"),
+        call(message_id, "tasks/list"),
+        call(message_id, "tasks/list", cursor="theirs"),
+        call(number, "ping"),
+        notification("notifications/cancelled", requestId=message_id),
+        result(message_id, {"action": "accept"}),
     )
+    return rng.choice(said)
 
 
 def _of_server(rng: random.Random, number: int) -> bytes:
     message_id = rng.choice(_IDS)
-    return rng.choice(
-        (
-            result(message_id, {"task": task(f"t{number}")}),
-            result(message_id, task("a", "completed", 5)),
-            result(message_id, {"tasks": [task("a")]}),
-            line({"result": {"x": "y" * rng.choice((1, 5000))}, "jsonrpc": "2.0", "id": message_id}),
-            line({"jsonrpc": "2.0", "id": message_id, "error": {"code": -32602, "message": "no"}}),
-            notification("notifications/tasks/status", **task("a", "working", 1)),
-            call(message_id, "elicitation/create", message="?"),
-            call(message_id, "sampling/createMessage", text="z" * rng.choice((1, 3000))),
-        )
+    said = (
+        result(message_id, {"task": task(f"t{number}")}),
+        result(message_id, task("a", "completed", 5)),
+        result(message_id, {"tasks": [task("a")]}),
+        line({"result": {"x": "y" * rng.choice((1, 5000))}, "jsonrpc": "2.0", "id": message_id}),
+        line({"jsonrpc": "2.0", "id": message_id, "error": {"code": -32602, "message": "no"}}),
+        notification("notifications/tasks/status", **task("a", "working", 1)),
+        call(message_id, "elicitation/create", message="?"),
+        call(message_id, "sampling/createMessage", text="z" * rng.choice((1, 3000))),
     )
+    return rng.choice(said)
 
 
 def _odd(rng: random.Random) -> bytes:
-    return rng.choice(
-        (
-            b"\n",
-            b"\r\n",
-            b"no JSON\n",
-            b'{"jsonrpc":"2.0","id":1\n',
-            b"\xff\x00\xfe\n",
-            '"\u2028\u2029\x85"\n'.encode(),
-            line([{"jsonrpc": "2.0", "id": 1, "method": "ping"}]),
-            b"x" * rng.choice((2047, 2048, 2049, 9000)) + b"\n",
-            b'{"jsonrpc":"2.0","method":"' + b"m" * 3000 + b'"}\n',
-        )
+    said = (
+        b"\n",
+        b"\r\n",
+        b"no JSON\n",
+        b'{"jsonrpc":"2.0","id":1\n',
+        b"\xff\x00\xfe\n",
+        '"\u2028\u2029\x85"\n'.encode(),
+        line([{"jsonrpc": "2.0", "id": 1, "method": "ping"}]),
+        b"x" * rng.choice((2047, 2048, 2049, 9000)) + b"\n",
+        b'{"jsonrpc":"2.0","method":"' + b"m" * 3000 + b'"}\n',
     )
+    return rng.choice(said)
 
 
 def _query(rng: random.Random, message_id: str) -> Step:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 
 import pytest
 
@@ -62,12 +63,7 @@ def test_how_it_ends(what: str) -> None:
     assert words in ended.stderr and bool(words) == bool(ended.stderr)
 
 
-AS_EVER = [
-    ENDS["exit 7"],
-    ENDS["kill -TERM $$"],
-    ENDS["no such command"],
-    (["--config", "no-such-file"], 2, "", NO_FILE),
-]
+AS_EVER = [ENDS["exit 7"], ENDS["kill -TERM $$"], ENDS["no such command"], (["--config", "none"], 2, "", NO_FILE)]
 
 
 @pytest.mark.parametrize(
@@ -94,9 +90,7 @@ def test_with_standard_streams_closed_it_ends_as_ever(
 
 @pytest.mark.skipif(not LINUX, reason="/proc")
 @pytest.mark.parametrize("streams", CLOSED)
-def test_with_standard_streams_closed_the_gateway_serves_and_nothing_takes_their_places(
-    streams: tuple[int, ...],
-) -> None:
+def test_with_standard_streams_closed_it_serves_and_nothing_takes_their_places(streams: tuple[int, ...]) -> None:
     with held_port() as listen, held_port() as admin:
         at = [f"127.0.0.1:{port_of(sock)}" for sock in (listen, admin)]
         flags = ["--upstream", "http://127.0.0.1:1/mcp", "--listen", at[0], "--admin", at[1]]
@@ -196,16 +190,11 @@ def test_the_server_has_the_environment_the_folder_and_the_open_files_of_the_gat
         "import os, sys; print(os.getcwd(), sorted(os.environb.items()), sys.argv); os.write(int(sys.argv[1]), b'x')"
     )
     command = [sys.executable, "-S", "-E", "-c", script, str(writes), "one two", "--", "*"]
+    given = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "X": "1"}
     said = []
     for line in (command, [sys.executable, "-m", "gateway", "stdio", "--", *command]):
         done = subprocess.run(
-            line,
-            cwd=tmp_path,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "X": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            pass_fds=[writes],
-            timeout=WAIT_S,
+            line, cwd=tmp_path, env=given, stdin=DEVNULL, capture_output=True, pass_fds=[writes], timeout=WAIT_S
         )
         said.append((done.returncode, done.stdout, done.stderr, os.read(reads, 10)))
     os.close(reads)
@@ -292,13 +281,8 @@ def test_standard_streams_may_be_files(tmp_path: Path) -> None:
 def test_standard_error_stays_in_its_mode_when_it_is_standard_output_too() -> None:
     """A pipe that several processes write to, as with 2>&1: who finds it full must wait."""
     script = "python3 -c 'import sys; sys.stderr.write(\"e\" * 1000000); sys.stderr.flush()'; exit 4"
-    done = subprocess.run(
-        gateway("sh", "-c", script),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=WAIT_S,
-    )
+    line = gateway("sh", "-c", script)
+    done = subprocess.run(line, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=WAIT_S)
     assert (done.returncode, len(done.stdout)) == (4, 1_000_000)
 
 
