@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from inspect import signature
+from itertools import takewhile
 from typing import Any, Final
 from unittest.mock import ANY, patch
 
@@ -372,7 +373,7 @@ async def test_a_task_that_is_made_again_while_the_store_fails_is_its_last_maker
             assert not await here.owns_now(adas, ["same"])
     here.sweep()
     await rig.redis.become("well")
-    while not rig.store.is_up:
+    for _ in takewhile(lambda _: not rig.store.is_up, range(1000)):
         await asyncio.sleep(0.01)
     assert not await here.owns_now(adas, ["same"]), "at once, too"
     here.sweep()
