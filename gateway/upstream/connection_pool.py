@@ -35,7 +35,6 @@ log = logging.getLogger("taskgate.upstream")
 
 _NEVER: Final = float("inf")
 _INFORMED_BYTES: Final = 100  # that a 1xx response counts, besides its fields
-_TURNS: Final = 2  # of the event loop: in these it reads what has arrived
 # For so long after a server has sent what nobody asked for, none of its connections is used twice. The server may do so
 # again, and the next client would take that for its answer; a new connection costs a fraction of a millisecond.
 # The time ends, because some servers send 408 on an idle connection.
@@ -118,7 +117,7 @@ class UpstreamConnection(Wire):
         self._asked, self.used = False, True
 
     def is_stale(self) -> bool:
-        """Whether the upstream has closed the idle connection, or sent something on it that nobody asked for."""
+        """Whether the upstream has closed the connection, or sent what is unread: if it is idle, unasked."""
         return self.lost or self.transport is None or self.transport.is_closing() or self.has_input()
 
     # ---- the transport ----
@@ -276,8 +275,7 @@ class Call:
     async def send(self, data: bytes, last: bool = False) -> None:
         """Send bytes of the request; `last` says that these are the last."""
         if self.connection.is_stale():  # an answer has come, and perhaps an end: it is read before a write fails
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
+            await _arrivals()
         self.connection.write(data)
         self._sent = last
         if not last:
@@ -371,8 +369,7 @@ class Pool:
             if idle_s < self.config.idle_timeout and not connection.is_stale():
                 return connection
             try:
-                for _ in range(_TURNS):  # unasked bytes may have arrived: once they are read, `distrust` is called
-                    await asyncio.sleep(0)
+                await _arrivals()  # unasked bytes may be among them: then `distrust` is called
             finally:
                 connection.close()
         try:
@@ -436,3 +433,9 @@ class Pool:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
+
+
+async def _arrivals() -> None:
+    """What has arrived on any connection is read meanwhile: the event loop takes two turns for it."""
+    for _ in range(2):
+        await asyncio.sleep(0)
