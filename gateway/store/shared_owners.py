@@ -84,7 +84,7 @@ class SharedOwn(OwnTasks):
     async def _tell_made(self, name: tuple[ServerKey, str], making: Ownership) -> None:
         """Tell those who had a task that they have lost it, once the store has the making.
 
-        Until then `tell_all` tells it as new: what it tells else stays in the order that the store has.
+        Until then `tell_all` tells it as new, and what the store says of the task is not believed.
         """
         task, wait_s = _key_of_task(*name), _ASKED_AGAIN_S * (1 + len(self._untold) / _UNTOLD_MAX)
         try:
@@ -147,7 +147,8 @@ class SharedOwn(OwnTasks):
                 continue  # it was made again meanwhile
             last, left_ms, *has = found[at * count : (at + 1) * count]
             making = _making_in(server, last)
-            if known is not None and known.owners != making.owners and not self._store.is_up:
+            is_other = known is not None and known.owners != making.owners
+            if (server, task_id) in self._untold or (is_other and not self._store.is_up):
                 continue  # the store may not know of it yet that it was made again here
             his = [owner for owner, listed in zip(owners, has, strict=True) if listed and owner in making.owners]
             if new := [owner for owner in his if not self.owns([owner], task_id)]:
@@ -209,11 +210,11 @@ class SharedOwn(OwnTasks):
                 self.take_away(owner, update.id)
 
     def tell_all(self) -> Iterator[None]:
-        """Tell the store again whose each task is, piece by piece. What it has stays in its order."""
+        """Tell the store again whose each task is, piece by piece. What it surely has stays in its order."""
         for some in slices(list((self.makings | self._untold).items())):
             for (server, task_id), making in some:
                 is_new = self._untold.get((server, task_id)) is making
-                if is_new or self.owns(making.owners, task_id):
+                if self.owns(making.owners, task_id) or (is_new and not making.owners):
                     self._tell(server, task_id, making, is_new)
             yield
 

@@ -371,7 +371,7 @@ async def test_a_task_that_is_made_again_while_the_store_fails_is_its_last_maker
         await asyncio.sleep(0.2)
         if rig.store.state is StoreState.REFUSED:
             assert not await here.owns_now(adas, ["same"])
-    here.sweep()
+        here.sweep()
     await rig.redis.become("well")
     for _ in takewhile(lambda _: not rig.store.is_up, range(1000)):
         await asyncio.sleep(0.01)
