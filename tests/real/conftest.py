@@ -24,6 +24,7 @@ import httpx
 import pytest
 from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
 
 import tests.real.clients  # noqa: F401 (it makes httpcore cheaper)
@@ -241,10 +242,11 @@ def bare_http() -> httpx.AsyncClient:
 
 @dataclass
 class Client:
-    """The SDK's client in one session."""
+    """The SDK's client in one session, and what it was told of tasks."""
 
     session: ClientSession
     initialized: types.InitializeResult
+    notified: list[tuple[str, str]]  # ids and statuses
 
     @property
     def listing(self) -> Json | None:
@@ -296,10 +298,15 @@ class Client:
 @asynccontextmanager
 async def connected(url: str, http: httpx.AsyncClient | None = None) -> AsyncIterator[Client]:
     """A session of the SDK's client at this address, ended with DELETE."""
+    notified: list[tuple[str, str]] = []
 
-    async def on_message(message: object) -> None:
+    async def on_message(
+        message: RequestResponder[types.ServerRequest, types.ClientResult] | types.ServerNotification | Exception,
+    ) -> None:
         if isinstance(message, Exception):
             raise message
+        if isinstance(told := getattr(message, "root", None), types.TaskStatusNotification):
+            notified.append((told.params.taskId, told.params.status))
 
     try:
         async with (
@@ -312,7 +319,7 @@ async def connected(url: str, http: httpx.AsyncClient | None = None) -> AsyncIte
                 message_handler=on_message,
             ) as session,
         ):
-            yield Client(session, await session.initialize())
+            yield Client(session, await session.initialize(), notified)
     except BaseExceptionGroup as group:
         # The SDK's task groups wrap what a test raises in their midst.
         error: BaseException = group

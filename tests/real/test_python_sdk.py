@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
+from tests.launch import eventually
 from tests.real.conftest import Client, Json, Place, Runner, Wire, connected, free_port, ids_of, instant, selected
 
 
@@ -73,6 +74,19 @@ async def test_where_the_server_has_no_sessions_its_list_is_empty_and_the_gatewa
         assert (await wire.at(place.direct).post("tasks/list", {})).result["tasks"] == []
         assert ids_of(await wire.tasks({"status": "working", "orderBy": "createdAt", "order": "asc"})) == made
         assert await wire.tasks({"status": "completed"}) == []
+
+
+async def test_a_task_whose_end_was_notified_has_ended_in_the_next_answer(
+    python_sdk_stream: Place,
+) -> None:
+    async with connected(python_sdk_stream.gateway) as client:
+        task_id = await client.work("released", "task")
+        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
+
+        await client.release(task_id)
+        await eventually(lambda: (task_id, "completed") in client.notified, "a notification")
+        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
+        assert await client.tasks({"status": ["working"]}) == []
 
 
 async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(
