@@ -106,7 +106,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = START_S
         self._selector = self  # BaseEventLoop waits there for events: here that moves the clock
         self._servers: dict[int, _Factory] = {}
-        self._dialled: dict[socket.socket, int] = {}  # sockets that stand for connections, and their ports
         self.unhandled: list[dict[str, Any]] = []
         """What no one caught: never anything, unless the code under test has a fault."""
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
@@ -131,40 +130,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
-    async def create_server(  # type: ignore[override]
-        self, protocol_factory: _Factory, host: object = None, port: int = 0, **_: object
-    ) -> SimpleNamespace:
+    async def create_server(self, protocol_factory: _Factory, port: int, **_: object) -> SimpleNamespace:  # type: ignore[override]
         self._servers[port] = protocol_factory
         return SimpleNamespace(sockets=[SimpleNamespace(getsockname=lambda: ("127.0.0.1", port))], close=lambda: None)
 
     def stop_listening(self, port: int) -> None:
         self._servers.pop(port, None)
 
-    async def getaddrinfo(  # type: ignore[override]
-        self, host: str, port: int, **_: object
-    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-        """Every name has one address."""
+    async def getaddrinfo(self, host: str, port: int, **_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:  # type: ignore[override]
+        """Every name has one address, so the gateway opens no sockets to race them."""
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
 
-    async def sock_connect(self, sock: socket.socket, address: tuple[str, int]) -> None:  # type: ignore[override]
-        """Let a socket stand for a connection to a port of this loop's, until `create_connection` makes that."""
-        if address[1] not in self._servers:
-            raise ConnectionRefusedError(address[1])
-        self._dialled[sock] = address[1]
-
     async def create_connection(  # type: ignore[override]
-        self,
-        protocol_factory: _Factory,
-        host: object = None,
-        port: int | None = None,
-        *,
-        sock: socket.socket | None = None,
-        **_: object,
+        self, protocol_factory: _Factory, host: object = None, port: int = 0, **_: object
     ) -> tuple[Transport, asyncio.Protocol]:
         """Connect to a port of this loop's. Raises ConnectionRefusedError if nobody listens there."""
-        if sock is not None:
-            port = self._dialled.pop(sock)
-            sock.close()
         if port not in self._servers:
             raise ConnectionRefusedError(port)
         ends = [Transport(self, factory()) for factory in (protocol_factory, self._servers[port])]
